@@ -16,7 +16,7 @@ use dlm::{IdLock, Level, LockManager};
 /// How much more a lock and unlock of an id may cost through C than in Rust, in nanoseconds.
 const LIMIT_NS: f64 = 30.0;
 const ROUNDS: usize = 60;
-const LIBRARIES: [&str; 6] = ["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl"];
+const LIBRARIES: [&str; 5] = ["-lutil", "-lrt", "-lpthread", "-lm", "-ldl"];
 
 fn main() -> ExitCode {
     let directory = tempfile::tempdir().expect("a directory");

@@ -9,7 +9,7 @@ package dlm
 /*
 #cgo LDFLAGS: -L${SRCDIR}/../target/release
 #cgo !dlm_static LDFLAGS: -ldlm
-#cgo dlm_static LDFLAGS: -l:libdlm.a -lgcc_s -lutil -lrt -lpthread -lm -ldl
+#cgo dlm_static LDFLAGS: -l:libdlm.a -lutil -lrt -lpthread -lm -ldl
 
 #include <stdlib.h>
 #include "named.h"

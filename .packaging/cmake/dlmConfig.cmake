@@ -40,7 +40,11 @@ if(TARGET dlm::dlm)
     unset(_dlm_abi)
 endif()
 if(TARGET dlm::static)
-    set_target_properties(dlm::static PROPERTIES INTERFACE_LINK_LIBRARIES "gcc_s;util;rt;pthread;m;dl")
+    # The compiler adds its unwinder: the shared one, or that for -static. Without the option, the program has all stores'
+    # code, also what it cannot reach.
+    set_target_properties(dlm::static PROPERTIES
+        INTERFACE_LINK_OPTIONS "-Wl,--gc-sections"
+        INTERFACE_LINK_LIBRARIES "util;rt;pthread;m;dl")
 endif()
 if(NOT TARGET dlm::dlm AND NOT TARGET dlm::static)
     set(dlm_FOUND FALSE)

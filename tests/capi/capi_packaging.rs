@@ -8,7 +8,8 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use dlm_fixtures::c;
-use dlm_testkit::{left_to_the_long_run, skipped};
+use dlm_fixtures::checkout::{Checkout, sh_blocks_of};
+use dlm_testkit::{left_to_the_long_run, shortened, skipped};
 
 /// An installed libdlm, and a directory for programs.
 struct Installed {
@@ -87,6 +88,9 @@ fn has(tool: &str) -> bool {
     found.is_ok()
 }
 
+/// Without it, a program contains the code of all stores, also what it cannot reach.
+const GC_SECTIONS: &str = "-Wl,--gc-sections";
+
 fn example(name: &str) -> PathBuf {
     c::root().join("c-examples").join(name)
 }
@@ -100,12 +104,18 @@ fn pkg_config_finds_the_library_and_programs_ask_for_it_by_its_own_name() {
     assert_eq!(installed.pkg_config(&["--modversion"]), [env!("CARGO_PKG_VERSION")]);
     pkg_config_builds_and_runs(&installed);
 
-    let program = installed.linked_statically(&example("lock.c"));
+    // With all that it needs: a program without any shared library.
+    let program = installed.dir.path().join("whole");
+    let mut cc = Command::new("cc");
+    cc.arg("-static").arg(example("lock.c")).arg("-o").arg(&program);
+    c::run(cc.args(installed.pkg_config(&["--cflags", "--static", "--libs"]))).unwrap();
     let needs = c::run(Command::new("readelf").arg("-d").arg(&program)).unwrap();
-    assert!(!needs.contains("libdlm"), "{needs}");
+    assert!(needs.contains("no dynamic section"), "{needs}");
     assert!(installed.run(&program).starts_with("writing with fence "));
     // The files for pkg-config and CMake both list the libraries that the archive needs.
     let private = installed.pkg_config(&["--libs", "--static"]);
+    assert!(private.iter().any(|it| it == GC_SECTIONS), "{private:?}");
+    assert!(include_str!("../../.packaging/cmake/dlmConfig.cmake").contains(GC_SECTIONS));
     for library in c::system_libraries() {
         assert!(private.iter().any(|it| it == library), "{library} in {private:?}");
         let cmake = include_str!("../../.packaging/cmake/dlmConfig.cmake");
@@ -269,29 +279,43 @@ fn cargo_c_gives_the_library_the_same_name() {
     assert_eq!(version.split('.').next().unwrap(), c::abi(&c::root().join("include/dlm.h")));
 }
 
+/// As the page says: build, install, uninstall.
 #[test]
 fn all_may_read_what_is_installed_and_nothing_is_left_after_uninstalling() {
-    let installed = Installed::of(c::root(), c::library("libdlm.so").parent().unwrap());
-    assert!(c::find(&installed.prefix(), |name| name == "dlm.hpp").is_some());
-    c::assert_for_all(&installed.prefix());
-    let mut uninstall = Command::new(c::root().join(".packaging/install"));
-    c::run(uninstall.arg("--uninstall").arg(installed.prefix())).unwrap();
-    assert_eq!(c::find(&installed.prefix(), |_| true), None);
+    const PAGE: &str = include_str!("../../docs/c.md");
+    let commands =
+        sh_blocks_of(PAGE, "all_may_read_what_is_installed_and_nothing_is_left_after_uninstalling");
+    let (install, uninstall) = commands.trim_end().rsplit_once('\n').unwrap();
+    let checkout = Checkout::new();
+    let prefix = checkout.usr_local();
+    checkout.run(install);
+    for file in ["lib/libdlm.so", "lib/libdlm.a", "lib/pkgconfig/dlm.pc", "include/dlm.h", "include/dlm.hpp"]
+    {
+        assert!(prefix.join(file).exists(), "{file}");
+    }
+    c::assert_for_all(&prefix);
+    let foreign = prefix.join("share/man/man1/other.1");
+    fs::create_dir_all(foreign.parent().unwrap()).unwrap();
+    fs::write(&foreign, "").unwrap();
+    checkout.run(uninstall);
+    let left = c::run(Command::new("find").arg(&prefix).args(["-printf", "%P\n"])).unwrap();
+    let left: BTreeSet<_> = left.split_whitespace().collect();
+    assert_eq!(left, ["share", "share/man", "share/man/man1", "share/man/man1/other.1"].into());
+    // The folders that only the installation had. An installation takes the linker seconds.
+    fs::remove_dir_all(&prefix).unwrap();
+    for folder in ["lib/pkgconfig", "include", "share/dlm/cmake"] {
+        fs::create_dir_all(prefix.join(folder)).unwrap();
+    }
+    checkout.run(uninstall);
+    assert!(!prefix.exists());
 }
 
 /// Builds these examples into `out`, or all if no names are given. The Makefile must link the same libraries as the README.
-fn built_examples(out: &Path, names: &[&str], link: c::Link) {
+fn built_examples(out: &Path, names: &[&str]) {
     let mut make = Command::new("make");
     make.arg("-C").arg(c::root().join("c-examples")).arg(format!("OUT={}", out.display()));
-    match link {
-        c::Link::Static => {
-            make.arg(format!("TARGET={}", c::library("libdlm.a").parent().unwrap().display()));
-        }
-        // A program with the archive takes the linker seconds.
-        c::Link::Shared => {
-            make.arg(format!("LIBDLM=-I../include {}", c::library("libdlm.so").display()));
-        }
-    }
+    // A program with the archive takes the linker seconds.
+    make.arg(format!("LIBDLM=-I../include {}", c::library("libdlm.so").display()));
     make.args(["CFLAGS=-Wall -Wextra -Werror", "CXXFLAGS=-Wall -Wextra -Werror"]);
     make.args(names.iter().map(|name| out.join(name)));
     c::run(&mut make).unwrap();
@@ -312,10 +336,17 @@ fn the_examples_do_what_they_say() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    // With the archive, as the first lines of the Makefile say. The others need not be linked with it as well.
-    built_examples(dir.path(), &["lock"], c::Link::Static);
-    built_examples(dir.path(), &[], c::Link::Shared);
     let store = format!("embedded:{}", dir.path().join("store").display());
+    // With the archive, as the README says. The others need not be linked with it as well.
+    let commands = sh_blocks_of(include_str!("../../README.md"), "the_examples_do_what_they_say");
+    let lines: Vec<_> = commands.lines().collect();
+    let wanted = if shortened("the C program of the README alone") { &lines[..2] } else { &lines };
+    let checkout = Checkout::new();
+    checkout.run(&wanted.join("\n"));
+    for program in ["./lock", "./lock_cpp"].iter().take(wanted.len() - 1) {
+        assert!(checkout.run(&format!("{program} {store}")).starts_with("writing with fence "), "{program}");
+    }
+    built_examples(dir.path(), &[]);
     for (name, says) in [
         ("lock", "writing with fence "),
         ("latch", "all have arrived\n"),
@@ -342,7 +373,7 @@ fn the_examples_with_rows_do_what_they_say() {
     }
     let Some(hbase) = dlm_fixtures::hbase::hbase_or_skip() else { return };
     let dir = tempfile::tempdir().unwrap();
-    built_examples(dir.path(), &["create_or_update", "fenced_writer"], c::Link::Shared);
+    built_examples(dir.path(), &["create_or_update", "fenced_writer"]);
     let table = |options: &str| {
         format!("hbase://{}/{}{options}", hbase.master, dlm_fixtures::hbase::fresh_table("c_examples"))
     };
@@ -364,7 +395,7 @@ fn an_example_runs_on_hbase() {
         dlm_fixtures::hbase::fresh_table("c_examples")
     );
     let dir = tempfile::tempdir().unwrap();
-    built_examples(dir.path(), &["lock"], c::Link::Shared);
+    built_examples(dir.path(), &["lock"]);
     let said = c::run(built(dir.path(), "lock").arg(uri)).unwrap();
     assert!(said.starts_with("writing with fence "), "{said}");
 }

@@ -102,6 +102,29 @@ fn run_all(compiler: &str, link: Link, is_wanted: impl Fn(&str) -> bool) {
     }
 }
 
+/// The library is not built for ThreadSanitizer, which then takes its own synchronization for races. The option of the page
+/// keeps it from that.
+#[test]
+fn thread_sanitizer_reports_nothing_with_the_option_that_the_page_names() {
+    let options = "ignore_noninstrumented_modules=1";
+    assert!(include_str!("../../docs/c.md").contains(&format!("`TSAN_OPTIONS={options}`")));
+    if !has("gcc") {
+        return;
+    }
+    let place = Place::new();
+    let empty = place.dir.path().join("empty.c");
+    fs::write(&empty, "int main(void) { return 0; }\n").unwrap();
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-fsanitize=thread", "-o"]).arg(empty.with_extension("out")).arg(&empty);
+    let ran = c::run(&mut gcc).and_then(|_| c::run(&mut Command::new(empty.with_extension("out"))));
+    if let Err(failure) = ran {
+        return skipped("ThreadSanitizer", failure);
+    }
+    let program = place.c("gcc", "locks", Link::Shared, &["-fsanitize=thread"]);
+    let mut command = Command::new(program);
+    c::run(c::with_library(&mut command).arg(place.store()).env("TSAN_OPTIONS", options)).unwrap();
+}
+
 /// A program may load and unload a plug-in that uses the library.
 #[test]
 fn a_program_may_load_the_library_and_let_go_of_it() {

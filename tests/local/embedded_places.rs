@@ -35,6 +35,31 @@ fn role() {
     }
 }
 
+/// LMDB maps the whole file.
+#[cfg(feature = "cli")]
+#[test]
+fn a_limit_of_addresses_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = format!("embedded:{}", dir.path().join("store").display());
+    let show = |limit: &str| {
+        let mut shell = Command::new("sh");
+        shell.args([
+            "-c",
+            &format!("{limit} exec \"$0\" --store \"$1\" show a"),
+            env!("CARGO_BIN_EXE_dlm"),
+            &store,
+        ]);
+        let output = shell.output().unwrap();
+        (output.status.success(), String::from_utf8(output.stderr).unwrap())
+    };
+    let named = "its file needs 1 GiB of addresses in each process: raise ulimit -v";
+    let (succeeds, said) = show("ulimit -v 900000;");
+    assert!(!succeeds && said.contains(named) && !said.contains("permissions"), "creating it: {said}");
+    assert_eq!(show(""), (true, String::new()));
+    let (succeeds, said) = show("ulimit -v 900000;");
+    assert!(!succeeds && said.contains(named), "opening it: {said}");
+}
+
 #[test]
 fn a_directory_others_may_write_is_refused() {
     let dir = tempfile::tempdir().unwrap();

@@ -7,16 +7,23 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use dlm_fixtures::c;
+use dlm_fixtures::checkout::sh_blocks_of;
 use dlm_testkit::skipped;
 
-/// Returns a command for a script in `.packaging`, with the libraries and the command of this test run. The umask is one that
-/// keeps new files from others, because those of packages must not depend on it.
-fn script(name: &str) -> Command {
-    script_under("077", name)
+/// Returns a command for a script in `.packaging`, with the libraries and the command of this test run.
+fn script_under(umask: &str, name: &str) -> Command {
+    with_libraries(c::under_umask(umask, &c::root().join(".packaging").join(name)))
 }
 
-fn script_under(umask: &str, name: &str) -> Command {
-    let mut script = c::under_umask(umask, &c::root().join(".packaging").join(name));
+/// Returns a command for lines of the page, with the libraries and the command of this test run. The umask is one that keeps
+/// new files from others, because those of packages must not depend on it.
+fn lines(commands: &str) -> Command {
+    let mut bash = c::under_umask("077", Path::new("bash"));
+    bash.args(["-ec", commands]).current_dir(c::root());
+    with_libraries(bash)
+}
+
+fn with_libraries(mut script: Command) -> Command {
     // The generator of licences is built where this test is. The build is small.
     let target = dlm_fixtures::target_tmp().parent().unwrap().to_owned();
     script.env("LIBRARIES", libraries()).env("CARGO_TARGET_DIR", target);
@@ -61,11 +68,5 @@ fn page() -> String {
 
 /// Returns the commands on the page that this test has to run.
 fn commands_of(test: &str) -> String {
-    let page = page();
-    let blocks =
-        page.split("<!-- checked by: ").skip(1).filter(|part| part.split(" -->").next() == Some(test));
-    let blocks: Vec<_> =
-        blocks.map(|part| part.split("```sh\n").nth(1).unwrap().split("```").next().unwrap()).collect();
-    assert!(!blocks.is_empty(), "the page names {test} nowhere");
-    blocks.concat()
+    sh_blocks_of(&page(), test)
 }

@@ -5,11 +5,12 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
+use std::time::SystemTime;
 
 use dlm_fixtures::c;
 use dlm_testkit::{left_to_the_long_run, skipped};
 
-use crate::{commands_of, folder, has, page, script, script_under};
+use crate::{commands_of, folder, has, lines, page, script_under};
 
 /// Files of the kernel DLM's packages libdlm3 and libdlm-dev, without their manual pages and their own folders.
 const OF_THE_KERNEL: [&str; 9] = [
@@ -58,7 +59,15 @@ fn packages() -> Option<&'static [Package]> {
     Some(BUILT.get_or_init(|| {
         let debs = folder("debs");
         fs::remove_dir_all(&debs).unwrap();
-        c::run(script("deb").arg(&debs)).unwrap();
+        fs::create_dir(&debs).unwrap();
+        // The page writes to a folder in which other packages may be.
+        let began = SystemTime::now();
+        c::run(&mut lines(&commands_of("the_packages_have_what_the_page_lists"))).unwrap();
+        for file in fs::read_dir(c::root().join("target/debian")).unwrap().map(Result::unwrap) {
+            if file.metadata().unwrap().modified().unwrap() >= began {
+                fs::rename(file.path(), debs.join(file.file_name())).unwrap();
+            }
+        }
         let mut files: Vec<_> = fs::read_dir(&debs).unwrap().map(|file| file.unwrap().path()).collect();
         files.sort();
         files.into_iter().map(unpacked).collect()
@@ -79,10 +88,6 @@ fn named<'a>(packages: &'a [Package], name: &str) -> &'a Package {
 
 #[test]
 fn the_packages_have_what_the_page_lists() {
-    assert!(
-        commands_of("the_packages_have_what_the_page_lists, lintian_finds_nothing")
-            .starts_with(".packaging/deb ")
-    );
     let Some(packages) = packages() else { return };
     let page = page();
     let rows: Vec<_> = page

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use dlm::{Code, STORE_OPTIONS};
+use dlm_fixtures::checkout::sh_blocks_of;
 use dlm_fixtures::console::Console;
 
 /// Pages whose `console` blocks are run in order, each page with a store of its own.
@@ -241,6 +242,46 @@ fn the_commands_print_what_the_pages_show() {
         let text = fs::read_to_string(root().join(page)).unwrap();
         Console::new(Path::new(env!("CARGO_BIN_EXE_dlm"))).run_page(&text);
     }
+}
+
+/// Pages whose `sh` blocks are run as they are written, by tests that take them from the page.
+const RUN_AS_WRITTEN: [&str; 5] =
+    ["docs/c.md", "docs/go.md", "docs/languages.md", "docs/cli.md", "docs/packaging.md"];
+
+#[test]
+fn the_shell_blocks_of_pages_about_installing_and_calling_are_run_as_written() {
+    let sources = sources().split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut found = 0;
+    for page in pages().iter().filter(|page| RUN_AS_WRITTEN.contains(&page.path.as_str())) {
+        for part in page.parts() {
+            let Kind::Code(language) = part.kind else { continue };
+            // Those of other languages, and files for commands, would need a way of their own.
+            assert!(["sh", "console"].contains(&language), "{}:{}", page.path, part.line);
+            let takes = |name: &String| {
+                let of_packages = format!("commands_of(\"{name}\"");
+                let of_others = ["sh_blocks_of(PAGE, ", "sh_blocks_of( PAGE, "]
+                    .iter()
+                    .any(|call| sources.contains(&format!("{call}\"{name}\"")));
+                of_others || (page.path == "docs/packaging.md" && sources.contains(&of_packages))
+            };
+            let is_run = language == "console" || part.checked_by.iter().any(takes);
+            assert!(is_run, "{}:{}: no test takes it from the page", page.path, part.line);
+            found += 1;
+        }
+    }
+    assert!(found > 8, "{found}");
+}
+
+#[test]
+fn the_line_that_passes_a_lease_token_on_does_so() {
+    const PAGE: &str = include_str!("../../docs/cli.md");
+    let line = sh_blocks_of(PAGE, "the_line_that_passes_a_lease_token_on_does_so");
+    let dlm = Path::new(env!("CARGO_BIN_EXE_dlm"));
+    let mut console = Console::new(dlm).file("deploy.sh", "#!/bin/sh\ndlm show deploy\n");
+    let (status, printed) = console.run(line.trim_end());
+    assert!(status == 0 && printed.contains("\nstate held\n"), "{status} {printed}");
+    let (_, printed) = console.run("dlm show deploy");
+    assert!(printed.ends_with("\nstate free\n"), "{printed}");
 }
 
 /// A test that runs the blocks with its name runs no others, so a block must have the name of such a test.

@@ -161,6 +161,17 @@ fn has_lock_file(dir: &Path) -> bool {
     found.is_ok_and(|found| found.is_file() && found.len() >= LOCK_FILE_BYTES as u64)
 }
 
+/// Returns what to say of a file that cannot be mapped because the process may have no more addresses.
+fn no_addresses(source: &Cause) -> Option<&'static str> {
+    let error = source.downcast_ref::<io::Error>().or_else(|| match source.downcast_ref()? {
+        Fault::Io(error) => Some(error),
+        _ => None,
+    })?;
+    (error.kind() == io::ErrorKind::OutOfMemory).then_some(
+        "its file needs 1 GiB of addresses in each process: raise ulimit -v, or the limit AS of the service",
+    )
+}
+
 impl Turn {
     /// Waits up to ten seconds for threads that are opening or closing.
     pub(crate) fn take(store: &str) -> Result<Turn> {
@@ -190,10 +201,10 @@ impl Turn {
         key: &[u8],
         value: impl FnOnce() -> Result<Vec<u8>>,
     ) -> Result<()> {
-        let unable = |source: Cause| Error::Connection {
-            store: store.to_owned(),
-            what: format!("its files cannot be created in {dir:?}: check permissions and free space"),
-            source: Some(source),
+        let unable = |source: Cause| {
+            let what = format!("its files cannot be created in {dir:?}: check permissions and free space");
+            let what = no_addresses(&source).map_or(what, str::to_owned);
+            Error::Connection { store: store.to_owned(), what, source: Some(source) }
         };
         check_private(store, dir, access)?;
         let file = |name, content: &[u8]| {
@@ -389,10 +400,10 @@ impl EnvironmentInner {
 
     /// Opens the file. The caller holds the [`Turn`], and the file is not open.
     fn open_now(&self, by: Deadline) -> Result<()> {
-        let unable = |source: Cause| Error::Connection {
-            store: self.store.clone(),
-            what: format!("the files in {:?} cannot be opened", self.dir),
-            source: Some(source),
+        let unable = |source: Cause| {
+            let what = format!("the files in {:?} cannot be opened", self.dir);
+            let what = no_addresses(&source).map_or(what, str::to_owned);
+            Error::Connection { store: self.store.clone(), what, source: Some(source) }
         };
         let _guard = self
             .writer_lock
