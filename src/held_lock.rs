@@ -730,6 +730,8 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
+    type Call<'a> = &'a dyn Fn(&HeldLock, &MemoryStore) -> Result<()>;
+
     /// Returns a lease that was kept alive until this process did not run, and whose lock another holder has now.
     fn stopped(store: &MemoryStore, name: &LockName) -> HeldLock {
         let identity =
@@ -756,7 +758,7 @@ mod tests {
         let settings = crate::LockManager::builder().store_uri("memory:").client("t").open().unwrap();
         let settings = settings.settings().clone();
         let by = || Deadline::after(LONG);
-        let calls: [&dyn Fn(&HeldLock, &MemoryStore) -> Result<()>; 3] = [
+        let calls: [Call<'_>; 3] = [
             &|lock, store| lock.release(store, LONG, by()).answer.map(drop),
             &|lock, store| lock.renew(store, &settings, LONG).answer,
             &|lock, store| {
