@@ -32,7 +32,7 @@ const (
 )
 
 // regionOf returns the first byte of the HBase row of a key: Java's hash of signed bytes with start value 1, then the
-// low byte of the absolute value. It is one_byte_hash of src/name.rs. A difference would only make the sharing of
+// low byte of the absolute value. It is one_byte_hash of src/names/lock_name.rs. A difference would only make the sharing of
 // places less effective.
 func regionOf(key string) region {
 	hash := int32(1)

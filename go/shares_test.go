@@ -174,7 +174,7 @@ func TestPlacesAreNotLostWhenWaitsEnd(t *testing.T) {
 	}
 }
 
-// The Java library computed these bytes. The tests of src/name.rs use the same ones.
+// The Java library computed these bytes. The tests of src/names/lock_name.rs use the same ones.
 func TestARegionIsTheFirstByteOfTheRow(t *testing.T) {
 	for key, want := range map[string]region{
 		"": 0x01, "a": 0x80, "XDC#CLIENT_ID#LOCK_ID": 0xd2, "DC#FA1#CLIENT_ID#LOCK_ID": 0xcb, "client_latch": 0xaf,

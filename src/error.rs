@@ -4,10 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::fence::Fence;
-use crate::holder::Holder;
-use crate::lease_state::LostReason;
-use crate::text::{one_line, quoted};
+use crate::names::fence::Fence;
+use crate::names::holder::Holder;
+use crate::names::lease_state::LostReason;
+use crate::names::text::{one_line, quoted};
 
 /// Result of every call of this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

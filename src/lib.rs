@@ -81,130 +81,87 @@ mod capi;
 #[cfg(feature = "cli")]
 pub mod cli;
 
-// Handles that callers hold, and the state that these share.
-mod acquire;
+// What callers hold.
 #[cfg(feature = "aerospike")]
 pub mod aerospike;
-mod break_holder;
-mod builder;
-mod diagnosis;
-mod election;
-mod find_break;
+mod handles;
 #[cfg(feature = "hbase")]
 pub mod hbase;
-mod held_lock;
-mod history_writer;
-mod keeper;
+
+// What is held, closed and forked, and what happens to a lease or to those who wait.
+mod events;
 mod latch;
 mod lease;
-mod lease_events;
-mod lease_life;
-mod lease_set;
-mod lease_token;
-mod lease_told;
-mod linger;
-mod lock;
-mod lock_list;
-mod manager;
-mod observed_store;
-mod pending;
-mod pending_call;
-mod retake_right;
 mod session;
-
-// Locks for the threads, and a gate for the files, of one machine.
-mod fence_gate;
-mod id_lock;
-
-// Waiting for a lock, for a latch, and in the background.
 mod wait;
-mod waiting_line;
 
 // Stores of locks and latches.
 pub mod store;
 
-// Basic types. They import nothing from the modules above.
-mod boot;
-mod cancel;
-mod config;
-mod diagnostic;
+// For the threads and files of one machine.
+mod local;
+
+// The ground. It imports nothing from the modules above.
 mod error;
-mod event;
-mod event_sinks;
-mod fence;
-mod history_entry;
-mod holder;
-mod latch_name;
-mod lease_state;
-mod metrics;
-mod name;
-mod notice_endpoint;
-mod options;
-mod owner;
-mod process;
-mod random;
-#[cfg(dlm_simulation)]
-pub mod simulation;
-mod store_option;
-mod sync;
-mod text;
-mod time;
-#[cfg(feature = "tracing")]
-mod tracing_sink;
+mod names;
+mod runtime;
+mod settings;
 
-// For unit tests.
 #[cfg(test)]
-mod patience;
+mod testing;
 
-pub use acquire::AcquireOptions;
-pub use break_holder::{Broken, Seen};
-pub use builder::Builder;
-pub use cancel::CancelToken;
-pub use config::{
+pub use error::{Cause, Code, Error, Result};
+pub use events::event::{Event, EventSink, EventSpan, StartedWork, StoreCall, StoreOutcome};
+#[cfg(feature = "metrics")]
+pub use events::metrics::MetricsSink;
+#[cfg(feature = "tracing")]
+pub use events::tracing_sink::TracingSink;
+pub use handles::acquire::AcquireOptions;
+pub use handles::break_holder::{Broken, Seen};
+pub use handles::builder::Builder;
+pub use handles::election::{Election, Leader, Leadership, Observed, Observer};
+pub use handles::latch::{AwaitOptions, Latch, LatchKind, LatchWatch};
+pub use handles::lease::Lease;
+pub use handles::lease_set::LeaseSet;
+pub use handles::lock::Lock;
+pub use handles::locks::Locks;
+pub use handles::manager::{LockManager, Stats};
+pub use handles::pending::Pending;
+pub use handles::pending_call::PendingCall;
+pub use lease::token::LeaseToken;
+pub use local::fence_gate::{FenceGate, Pass};
+pub use local::id_lock::{IdGuard, IdGuards, IdLock};
+pub use names::diagnostic::{Diagnostic, Severity};
+pub use names::fence::Fence;
+pub use names::history_entry::{HistoryEntry, HistoryKind};
+pub use names::holder::{Holder, Identity};
+pub use names::latch_name::LatchName;
+pub use names::lease_state::{LeaseState, LostReason};
+pub use names::lock_name::{Level, LockName, Mode, NamePolicy};
+pub use names::notice_endpoint::{GrantEndpoint, LatchListener, NoticeEndpoint};
+pub use names::waiting_line::{WaitingLine, WaitingProcess};
+pub use runtime::cancel::CancelToken;
+pub use runtime::time::{Deadline, Moment};
+pub use settings::config::{
     DEFAULT_BACKGROUND_THREADS, DEFAULT_CLOCK_MARGIN_PPM, DEFAULT_HISTORY, DEFAULT_LATCH_TTL, DEFAULT_LINGER,
     DEFAULT_LOCK_DELAY, DEFAULT_POLL, DEFAULT_RETRY, DEFAULT_TIMEOUT, DEFAULT_TTL, DEFAULT_WAIT,
 };
-pub use diagnostic::{Diagnostic, Severity};
-pub use election::{Election, Leader, Leadership, Observed, Observer};
-pub use error::{Cause, Code, Error, Result};
-pub use event::{Event, EventSink, EventSpan, StartedWork, StoreCall, StoreOutcome};
-pub use fence::Fence;
-pub use fence_gate::{FenceGate, Pass};
-pub use history_entry::{HistoryEntry, HistoryKind};
-pub use holder::{Holder, Identity};
-pub use id_lock::{IdGuard, IdGuards, IdLock};
-pub use latch::{AwaitOptions, Latch, LatchKind, LatchWatch};
-pub use latch_name::LatchName;
-pub use lease::Lease;
-pub use lease_set::LeaseSet;
-pub use lease_state::{LeaseState, LostReason};
-pub use lease_token::LeaseToken;
-pub use lock::Lock;
-pub use lock_list::Locks;
-pub use manager::{LockManager, Stats};
-#[cfg(feature = "metrics")]
-pub use metrics::MetricsSink;
-pub use name::{Level, LockName, Mode, NamePolicy};
-pub use notice_endpoint::{GrantEndpoint, LatchListener, NoticeEndpoint};
-pub use options::parse_duration;
-pub use pending::Pending;
-pub use pending_call::PendingCall;
-pub use store::{Inspection, ListCursor, ListedLock, LockPage, LockQuery, Roster};
+pub use settings::options::parse_duration;
 #[cfg(feature = "hbase")]
-pub use store_option::TABLE_OPTIONS;
-pub use store_option::{STORE_OPTIONS, StoreOption};
-pub use time::{Deadline, Moment};
-#[cfg(feature = "tracing")]
-pub use tracing_sink::TracingSink;
+pub use settings::store_option::TABLE_OPTIONS;
+pub use settings::store_option::{STORE_OPTIONS, StoreOption};
+pub use store::{Inspection, ListCursor, ListedLock, LockPage, LockQuery, Roster};
 pub use wait::completions::Completions;
-pub use waiting_line::{WaitingLine, WaitingProcess};
+
+#[cfg(dlm_simulation)]
+pub use runtime::simulation;
 
 #[doc(hidden)]
 pub use inventory as __inventory;
 /// For the `dlm` command.
 #[cfg(feature = "cli")]
 #[doc(hidden)]
-pub use process::signals::unblock_in_this_thread as __unblock_in_this_thread;
+pub use runtime::process::signals::unblock_in_this_thread as __unblock_in_this_thread;
 
 /// Checks what the documentation says about threads.
 const _: () = {

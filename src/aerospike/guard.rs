@@ -11,7 +11,7 @@
 //! adds its own mark to the front. So it takes effect at most once, and never after another change.
 
 use crate::error::{Error, Result};
-use crate::owner::OwnerToken;
+use crate::names::owner::OwnerToken;
 use crate::store::aerospike::client::{BinValue, FoundRecord, When};
 use crate::store::aerospike::keys::checked_bin;
 

@@ -13,13 +13,16 @@ use std::time::Duration;
 
 use super::bins::Bins;
 use super::guard::{GuardBins, State};
-use crate::config::checked_ttl;
 use crate::error::{Error, Result};
-use crate::fence::Fence;
-use crate::lease::Lease;
-use crate::name::{ID_BYTES_MAX, LockName};
-use crate::owner::OwnerToken;
-use crate::process::process_mark;
+use crate::handles::lease::Lease;
+use crate::names::fence::Fence;
+use crate::names::lock_name::{ID_BYTES_MAX, LockName};
+use crate::names::owner::OwnerToken;
+use crate::names::text::quoted;
+use crate::runtime::process::process_mark;
+use crate::runtime::sync::real::TimedMutex;
+use crate::runtime::time::Deadline;
+use crate::settings::config::checked_ttl;
 use crate::store::aerospike::client::{
     BinOperation, BinValue, Client, FoundRecord, RecordExistsAction, TTL_KEPT, TTL_NEVER, When, Write,
     Written,
@@ -28,9 +31,6 @@ use crate::store::aerospike::keys::{RecordKey, checked_bin, whole_seconds};
 use crate::store::aerospike::options::Setup;
 use crate::store::remote::resolve::{Doubt, Pauses};
 use crate::store::uri::Opener;
-use crate::sync::real::TimedMutex;
-use crate::text::quoted;
-use crate::time::Deadline;
 
 /// Default `max-record-size` of a server.
 const MAX_VALUE_DEFAULT: usize = 1024 * 1024;

@@ -8,7 +8,7 @@ use super::failure::{Failure, Outcome};
 use super::guard::{caught, guarded, write};
 use super::process::keep;
 use super::status::dlm_status;
-use crate::process::stack;
+use crate::runtime::process::stack;
 
 /// A thread that has less stack left would crash in the call. A build without optimizations needs more.
 const STACK_LEAST: usize = if cfg!(debug_assertions) { 96 << 10 } else { 16 << 10 };

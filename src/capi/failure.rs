@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString};
 use std::time::Duration;
 
 use super::status::dlm_status;
-use crate::text::quoted;
+use crate::names::text::quoted;
 use crate::{Error, LostReason};
 
 pub(super) type Outcome<T = ()> = Result<T, Failure>;

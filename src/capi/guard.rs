@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::failure::{Failure, Outcome};
 use super::status::dlm_status;
-use crate::process::cancellation::CancellationPause;
+use crate::runtime::process::cancellation::CancellationPause;
 
 /// Runs a call that has no status. Returns `otherwise` if it fails.
 pub(super) fn value<T>(otherwise: T, body: impl FnOnce() -> Outcome<T>) -> T {

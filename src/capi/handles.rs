@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::failure::Failure;
-use crate::sync::real::Mutex;
+use crate::runtime::sync::real::Mutex;
 
 pub(super) const PROCESSES: u8 = 1 << 6;
 const USES: u32 = 1 << 27;

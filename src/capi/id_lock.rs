@@ -9,7 +9,7 @@ use super::handles::{Lasting, LastingTable};
 use super::process::{PerProcess, full, handle, locate};
 use super::status::dlm_status;
 use crate::IdLock;
-use crate::time::instant;
+use crate::runtime::time::instant;
 
 /// Locks for the threads of this process, one for each 64-bit id. The lock of an id exists only while
 /// threads hold it or wait for it.

@@ -11,7 +11,7 @@ use super::guard::write;
 use super::lock::dlm_lock;
 use super::process::find;
 use super::status::dlm_status;
-use crate::election::Term;
+use crate::handles::election::Term;
 use crate::store::Inspection;
 use crate::{Fence, Identity};
 

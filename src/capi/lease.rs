@@ -242,9 +242,9 @@ pub unsafe extern "C" fn dlm_lease_free(lease: *mut dlm_lease) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::holder::{Identity, PART_BYTES_MAX};
-    use crate::name::{CLIENT_BYTES_MAX, ID_BYTES_MAX, Level, LockName, NamePolicy};
-    use crate::notice_endpoint::{GrantEndpoint, NoticeEndpoint};
+    use crate::names::holder::{Identity, PART_BYTES_MAX};
+    use crate::names::lock_name::{CLIENT_BYTES_MAX, ID_BYTES_MAX, Level, LockName, NamePolicy};
+    use crate::names::notice_endpoint::{GrantEndpoint, NoticeEndpoint};
     use crate::store::remote::Record;
 
     #[test]

@@ -7,8 +7,8 @@ use super::error::dlm_error;
 use super::failure::{Failure, Outcome};
 use super::process::PerProcess;
 use super::status::dlm_status;
-use crate::process::fork_pause::ForkPause;
-use crate::sync::real::RwLock;
+use crate::runtime::process::fork_pause::ForkPause;
+use crate::runtime::sync::real::RwLock;
 
 /// Log level: a failure that the library could not repair.
 pub const DLM_LOG_ERROR: i32 = 1;

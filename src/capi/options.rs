@@ -8,7 +8,7 @@ use super::guard::{freeing, value};
 use super::handles::HandleTable;
 use super::process::{Handle, PerProcess, find, free, keep};
 use super::status::dlm_status;
-use crate::sync::real::Mutex;
+use crate::runtime::sync::real::Mutex;
 
 /// Settings for dlm_manager_open(), by key. The URI of a store takes the same keys.
 pub struct dlm_options(());

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::failure::{Failure, Outcome};
 use super::handles::{HandleTable, Missing, PROCESSES, Parts, SlotUse};
-use crate::process::process_mark;
+use crate::runtime::process::process_mark;
 
 /// Returns the number of forks between the process that first used the library and this one.
 #[inline]

@@ -21,7 +21,7 @@ use super::manager::{dlm_manager_free, dlm_manager_lock, dlm_manager_open};
 use super::options::{dlm_options_free, dlm_options_new, dlm_options_set};
 use super::status::{dlm_status, dlm_status_name};
 use crate::Code;
-use crate::patience::until;
+use crate::testing::patience::until;
 
 /// A handle that is passed to another thread, as C programs do.
 #[derive(Clone, Copy)]

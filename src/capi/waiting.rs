@@ -13,7 +13,7 @@ use super::lock::dlm_lock;
 use super::manager::dlm_manager;
 use super::process::find;
 use super::status::dlm_status;
-use crate::acquire::unavailable;
+use crate::handles::acquire::unavailable;
 
 /// Reads the lock in the store, without acquiring it. DLM_OK means that it was free. This read costs a
 /// store less than an unsuccessful dlm_lock_try_acquire(). Blocks for one read of the store.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::fence::Fence;
+use crate::names::fence::Fence;
 use crate::{Error, Lease, Result};
 
 pub(super) enum Table {}

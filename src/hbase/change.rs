@@ -35,13 +35,13 @@ use super::fence::{FenceStanding, RowFence};
 use super::row_id::RowId;
 use super::table::{FenceColumns, OpenTable};
 use crate::error::{Error, Result};
+use crate::runtime::time::{self, Deadline};
 use crate::store::hbase::cell_store::Durability;
 use crate::store::hbase::marks::{IN_FLIGHT_TTL, MarkSlot, MarkedOperation, SENDING_MAX};
 use crate::store::hbase::steps::{
     AfterWrite, CellPlace, CellTest, CellWrite, Repeat, Request, RowAnswer, RowGuard, RowStep, Rule, Which,
 };
 use crate::store::remote::resolve::Pauses;
-use crate::time::{self, Deadline};
 
 /// Most rounds of one change. A round fails only if another client changes the row between two steps, or a Delete
 /// hides a Put.

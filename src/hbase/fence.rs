@@ -7,14 +7,14 @@ use std::time::Duration;
 use super::row_id::RowId;
 use super::table::FenceColumns;
 use crate::error::{Error, Result};
-use crate::fence::Fence;
+use crate::names::fence::Fence;
+use crate::names::text::quoted;
+use crate::runtime::time::Deadline;
 use crate::store::hbase::cell_store::Durability;
 use crate::store::hbase::steps::{
     CellPlace, CellTest, CellWrite, Repeat, Request, RowAnswer, RowGuard, RowStep, Rule, Which,
 };
 use crate::store::remote::resolve::Pauses;
-use crate::text::quoted;
-use crate::time::Deadline;
 
 /// Most attempts to raise a fence. An attempt fails only if another holder changes the fence in between.
 const ROUNDS: usize = 16;

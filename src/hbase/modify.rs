@@ -6,8 +6,8 @@ use super::cells::{Changes, Column, RowCells};
 use super::change::{ChangeOutcome, HIDDEN_PAUSE};
 use super::row::Row;
 use crate::error::{Error, Result};
+use crate::runtime::{random, time};
 use crate::store::hbase::steps::{CellTest, CellWrite, Rule, Which};
-use crate::{random, time};
 
 /// Pauses before another attempt: a random part of a time that doubles from the first to the second of these.
 const PAUSE_FIRST: Duration = Duration::from_millis(1);

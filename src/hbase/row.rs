@@ -9,13 +9,13 @@ use super::fence::{self, RowFence};
 use super::row_id::RowId;
 use super::table::Table;
 use crate::error::{Error, Result};
-use crate::fence::Fence;
-use crate::lease::Lease;
-use crate::lock::Lock;
-use crate::manager::LockManager;
-use crate::name::Level;
+use crate::handles::lease::Lease;
+use crate::handles::lock::Lock;
+use crate::handles::manager::LockManager;
+use crate::names::fence::Fence;
+use crate::names::lock_name::Level;
+use crate::runtime::time;
 use crate::store::hbase::steps::{CellPlace, CellTest, CellWrite, Repeat, Request, RowStep, Rule, Which};
-use crate::time;
 
 /// A row of a table: its key, and how changes of it are made. Making this handle does no I/O. Many threads may
 /// use it at the same time.

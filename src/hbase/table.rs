@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::cells::{Cells, Column, check_family};
-use crate::config::{DEFAULT_TIMEOUT, checked_timeout};
 use crate::error::{Error, Result};
-use crate::options::parse_duration;
-use crate::process::process_mark;
+use crate::runtime::process::process_mark;
+use crate::runtime::time::Deadline;
+use crate::settings::config::{DEFAULT_TIMEOUT, checked_timeout};
+use crate::settings::options::parse_duration;
 use crate::store::hbase::marks::IdempotencyMarks;
 use crate::store::hbase::open_rows;
 use crate::store::hbase::steps::{CellPlace, RowStore};
 use crate::store::uri::Opener;
-use crate::time::Deadline;
 
 const ATTEMPTS: usize = 100;
 const ATTEMPTS_MOST: usize = 10_000;

@@ -24,12 +24,14 @@ use std::fmt;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::diagnostic::{Diagnostic, Severity};
 use crate::error::{Error, Result};
-use crate::fence::Fence;
-use crate::holder::Holder;
-use crate::name::LockName;
-use crate::owner::OwnerRecord;
+use crate::names::diagnostic::{Diagnostic, Severity};
+use crate::names::fence::Fence;
+use crate::names::holder::Holder;
+use crate::names::lock_name::LockName;
+use crate::names::owner::OwnerRecord;
+use crate::runtime::sync::AtomicBool;
+use crate::runtime::time::{Deadline, Moment};
 use crate::store::counters::StoreCounters;
 use crate::store::layout::Layout;
 use crate::store::remote::resolve::{Doubt, Pauses, part, until_answered};
@@ -38,8 +40,6 @@ use crate::store::{
     Acquired, Attempt, Grant, HistoryStore, Inspection, LatchStore, ListCursor, LockPage, LockQuery,
     LockStore, Released, Renewal, Renewed, SeenRecord,
 };
-use crate::sync::AtomicBool;
-use crate::time::{Deadline, Moment};
 
 /// First byte of the cursor of a list, by the layout whose locks are read.
 const IN_JAVA: u8 = 0;

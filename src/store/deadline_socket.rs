@@ -8,8 +8,8 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
-use crate::process::descriptors::above_streams;
-use crate::time::Deadline;
+use crate::runtime::process::descriptors::above_streams;
+use crate::runtime::time::Deadline;
 
 /// Longest single wait on a socket. A longer wait consists of several such pieces, so the socket's time-out need
 /// not be set again for every call.

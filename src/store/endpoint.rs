@@ -7,7 +7,7 @@ use super::address::{AddressForm, servers};
 use super::scheme::{self, BUILT_IN, Scheme, schemes};
 use super::store_uri::{StoreUri, decode, without_secrets};
 use crate::error::{Error, Result};
-use crate::name::checked_table;
+use crate::names::lock_name::checked_table;
 
 const MEMORY: &str = "memory:";
 const EMBEDDED: &str = "embedded:";

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::error::Result;
-use crate::history_entry::HistoryEntry;
-use crate::name::LockName;
-use crate::time::Deadline;
+use crate::names::history_entry::HistoryEntry;
+use crate::names::lock_name::LockName;
+use crate::runtime::time::Deadline;
 
 /// Most entries of one lock that a store keeps, if it limits their number. The oldest are dropped first.
 pub const HISTORY_MAX: usize = 256;

@@ -9,8 +9,8 @@ use std::time::Duration;
 use self::name_set::NameSet;
 use super::latch_store::{NewLatch, Roster, Step, Stepped, unexpected};
 use crate::error::Result;
-use crate::name::Level;
-use crate::time::Moment;
+use crate::names::lock_name::Level;
+use crate::runtime::time::Moment;
 
 /// One latch. It expires as a whole, and a change by any farm keeps the counts of all farms. If only one farm's
 /// count expired, the latch of level XDC would open too soon.

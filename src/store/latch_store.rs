@@ -9,11 +9,11 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::latch_name::LatchName;
-use crate::name::Level;
-use crate::notice_endpoint::LatchListener;
-use crate::text::quoted;
-use crate::time::Deadline;
+use crate::names::latch_name::LatchName;
+use crate::names::lock_name::Level;
+use crate::names::notice_endpoint::LatchListener;
+use crate::names::text::quoted;
+use crate::runtime::time::Deadline;
 
 /// Longest name of a participant, in bytes.
 pub const PARTICIPANT_BYTES_MAX: usize = 255;

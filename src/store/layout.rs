@@ -1,7 +1,7 @@
 //! The option `layout`: how a store for HBase or Aerospike keeps locks.
 
 use crate::error::{Error, Result};
-use crate::options::Options;
+use crate::settings::options::Options;
 
 /// Clients of different layouts refuse each other's tables and records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -3,9 +3,9 @@
 use std::fmt;
 
 use crate::error::{Error, Result};
-use crate::fence::Fence;
-use crate::holder::Holder;
-use crate::name::{KEY_BYTES_MAX, LockName};
+use crate::names::fence::Fence;
+use crate::names::holder::Holder;
+use crate::names::lock_name::{KEY_BYTES_MAX, LockName};
 
 /// Which locks a list contains. Default: all locks that the store remembers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -9,13 +9,13 @@ use super::counters::StoreCounters;
 use super::history_store::HistoryStore;
 use super::latch_store::LatchStore;
 use super::lock_list::{ListCursor, LockPage, LockQuery};
-use crate::diagnostic::Diagnostic;
 use crate::error::{Error, Result};
-use crate::fence::Fence;
-use crate::holder::{Holder, Identity};
-use crate::name::LockName;
-use crate::owner::OwnerRecord;
-use crate::time::{Deadline, Moment};
+use crate::names::diagnostic::Diagnostic;
+use crate::names::fence::Fence;
+use crate::names::holder::{Holder, Identity};
+use crate::names::lock_name::LockName;
+use crate::names::owner::OwnerRecord;
+use crate::runtime::time::{Deadline, Moment};
 
 /// One attempt to acquire a lock.
 #[derive(Debug, Clone, Copy)]

@@ -13,17 +13,17 @@ use super::{
     ListCursor, ListedLock, LockPage, LockQuery, LockStore, NewLatch, Released, Roster, SeenRecord, Step,
     Stepped,
 };
-use crate::diagnostic::Diagnostic;
 use crate::error::{Error, Result};
-use crate::fence::Fence;
-use crate::history_entry::HistoryEntry;
-use crate::holder::{Holder, Identity};
-use crate::latch_name::LatchName;
-use crate::name::{Level, LockName};
-use crate::notice_endpoint::LatchListener;
-use crate::owner::{OwnerRecord, OwnerToken};
-use crate::sync::{HashMap, Mutex};
-use crate::time::{self, Deadline, Moment};
+use crate::names::diagnostic::Diagnostic;
+use crate::names::fence::Fence;
+use crate::names::history_entry::HistoryEntry;
+use crate::names::holder::{Holder, Identity};
+use crate::names::latch_name::LatchName;
+use crate::names::lock_name::{Level, LockName};
+use crate::names::notice_endpoint::LatchListener;
+use crate::names::owner::{OwnerRecord, OwnerToken};
+use crate::runtime::sync::{HashMap, Mutex};
+use crate::runtime::time::{self, Deadline, Moment};
 
 const SWEEP_AT_LEAST: usize = 1024;
 /// With so many histories, a new one first drops those that have ended.

@@ -44,13 +44,13 @@ pub use self::aerospike::AerospikeStore;
 #[cfg(all(feature = "aerospike", fuzzing))]
 #[doc(hidden)]
 pub use self::aerospike::fuzz_aerospike;
-pub use crate::diagnostic::{Diagnostic, Severity};
-pub use crate::fence::Fence;
-pub use crate::history_entry::{HistoryEntry, HistoryKind};
-pub use crate::holder::{Holder, Identity};
-pub use crate::latch_name::LatchName;
-pub use crate::name::{CLIENT_BYTES_MAX, ID_BYTES_MAX, Level, LockName, Mode, NamePolicy};
-pub use crate::owner::{OwnerRecord, OwnerToken};
+pub use crate::names::diagnostic::{Diagnostic, Severity};
+pub use crate::names::fence::Fence;
+pub use crate::names::history_entry::{HistoryEntry, HistoryKind};
+pub use crate::names::holder::{Holder, Identity};
+pub use crate::names::latch_name::LatchName;
+pub use crate::names::lock_name::{CLIENT_BYTES_MAX, ID_BYTES_MAX, Level, LockName, Mode, NamePolicy};
+pub use crate::names::owner::{OwnerRecord, OwnerToken};
 pub use counters::{LiveCounters, StoreCounters};
 #[cfg(feature = "embedded")]
 pub use embedded::EmbeddedStore;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::options::Options;
+use crate::settings::options::Options;
 
 /// The URI of a store, as the open function of a registered [`Scheme`](super::Scheme) receives it.
 ///

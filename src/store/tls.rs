@@ -9,8 +9,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
 use crate::error::{Error, Result};
-use crate::options::Options;
-use crate::process::descriptors::StreamsTaken;
+use crate::runtime::process::descriptors::StreamsTaken;
+use crate::settings::options::Options;
 
 /// The TLS settings of connections. `None`: no TLS.
 pub(in crate::store) type Security = Option<Arc<ClientConfig>>;

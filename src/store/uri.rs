@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::options::Options;
+use crate::settings::options::Options;
+use crate::settings::store_option::STORE_OPTIONS;
 #[cfg(feature = "aerospike")]
 use crate::store::aerospike::{AerospikeBothStore, AerospikeOwnStore, AerospikeStore};
 #[cfg(feature = "hbase")]
@@ -17,7 +18,6 @@ use crate::store::layout::Layout;
 use crate::store::remote::RemoteStore;
 use crate::store::store_uri::{decode, decoded};
 use crate::store::{LockStore, MemoryStore};
-use crate::store_option::STORE_OPTIONS;
 
 /// A parsed URI. Nothing is open yet.
 #[derive(Debug)]
@@ -110,7 +110,7 @@ impl Opener {
                     Some("on") => true,
                     Some(other) => return Err(Error::invalid("group", other, "on or off")),
                 };
-                options.finish(&crate::store_option::EMBEDDED)?;
+                options.finish(&crate::settings::store_option::EMBEDDED)?;
                 Ok(Arc::new(match path {
                     Some(path) if group => EmbeddedStore::open_group(&path)?,
                     Some(path) => EmbeddedStore::open(&path)?,
@@ -181,7 +181,7 @@ impl Opener {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store_option::MANAGER;
+    use crate::settings::store_option::MANAGER;
 
     #[test]
     fn a_bad_uri_is_refused_before_any_io_and_says_what_is_allowed() {

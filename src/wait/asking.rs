@@ -34,13 +34,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::holder::Holder;
-use crate::name::LockName;
-use crate::process::process_mark;
-use crate::process::threads::{self, Thread};
-use crate::sync::{AtomicU64, HashMap};
-use crate::sync::{Condvar, Mutex, MutexGuard};
-use crate::time::Moment;
+use crate::names::holder::Holder;
+use crate::names::lock_name::LockName;
+use crate::runtime::process::process_mark;
+use crate::runtime::process::threads::{self, Thread};
+use crate::runtime::sync::{AtomicU64, HashMap};
+use crate::runtime::sync::{Condvar, Mutex, MutexGuard};
+use crate::runtime::time::Moment;
 
 /// Highest number of threads of one manager.
 const THREADS_MAX: usize = 8;
@@ -681,7 +681,7 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     use super::*;
-    use crate::patience::until;
+    use crate::testing::patience::until;
 
     /// An inquiry that asks once, and is done when the gate is open.
     struct Planted {
@@ -892,7 +892,7 @@ mod tests {
 
     #[test]
     fn many_that_wait_are_read_together_and_those_that_are_free_or_unknown_ask_alone() {
-        use crate::name::{Level, NamePolicy};
+        use crate::names::lock_name::{Level, NamePolicy};
         for store_reads in [true, false] {
             let calls = Arc::new(AtomicUsize::new(0));
             let counted = Arc::clone(&calls);

@@ -6,10 +6,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, OnceLock};
 
 use crate::error::{Error, Result};
-use crate::process::process_mark;
-use crate::sync::Mutex;
-use crate::time::Moment;
-use crate::wait::timerfd::Timerfd;
+use crate::runtime::process::process_mark;
+use crate::runtime::sync::Mutex;
+use crate::runtime::time::Moment;
+use crate::runtime::timerfd::Timerfd;
 
 /// A list of the pendings that have finished, for programs with many of them: one descriptor serves any number of
 /// pendings, of any managers.

@@ -7,9 +7,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::name::LockName;
-use crate::sync::HashMap;
-use crate::time::Moment;
+use crate::names::lock_name::LockName;
+use crate::runtime::sync::HashMap;
+use crate::runtime::time::Moment;
 
 /// Fairness quantum of one thread: the number of retry intervals for which it may acquire and release a lock in a
 /// loop. Then it yields for one interval. It cannot know whether another process wants the lock, so a loop without
@@ -157,7 +157,7 @@ impl Recent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::name::{Level, NamePolicy};
+    use crate::names::lock_name::{Level, NamePolicy};
 
     const RETRY: Duration = Duration::from_secs(3600);
 

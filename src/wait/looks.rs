@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Result;
-use crate::holder::Holder;
-use crate::name::LockName;
-use crate::sync::{Condvar, Mutex};
-use crate::time::{self, Moment};
+use crate::names::holder::Holder;
+use crate::names::lock_name::LockName;
+use crate::runtime::sync::{Condvar, Mutex};
+use crate::runtime::time::{self, Moment};
 
 /// How long a thread waits for others, as a part of the retry interval, and at most.
 const GATHER_PART: u32 = 50;
@@ -153,9 +153,9 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::name::{Level, NamePolicy};
-    use crate::patience::LONG;
-    use crate::time::Deadline;
+    use crate::names::lock_name::{Level, NamePolicy};
+    use crate::runtime::time::Deadline;
+    use crate::testing::patience::LONG;
 
     fn name(id: usize) -> LockName {
         LockName::new(Level::Xdc, "tests", None, &format!("{id}"), NamePolicy::Strict).unwrap()

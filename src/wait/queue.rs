@@ -29,12 +29,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use crate::cancel::CancelToken;
 use crate::error::{Code, Error, Result};
-use crate::holder::Holder;
-use crate::name::LockName;
-use crate::sync::{AtomicBool, Condvar, HashMap, Mutex, MutexGuard};
-use crate::time::{Deadline, Moment, jittered};
+use crate::names::holder::Holder;
+use crate::names::lock_name::LockName;
+use crate::runtime::cancel::CancelToken;
+use crate::runtime::sync::{AtomicBool, Condvar, HashMap, Mutex, MutexGuard};
+use crate::runtime::time::{Deadline, Moment, jittered};
 use crate::wait::fairness::{LOOP_QUANTUM, Past, Recent, others_turn};
 use crate::wait::notices::{ANSWER, NextTurn, Notices, QueueAtRelease, Waiters};
 

@@ -83,8 +83,8 @@ fn the_settings_of_the_page_have_these_defaults_and_limits() {
 
 #[test]
 fn the_fractions_of_the_page_are_those_of_the_source() {
-    let keeper = include_str!("../../src/keeper.rs");
-    let life = include_str!("../../src/lease_life.rs");
+    let keeper = include_str!("../../src/lease/keeper.rs");
+    let life = include_str!("../../src/lease/life.rs");
     let run = include_str!("../../src/cli/run.rs");
     let rows = rows_after(PAGE, "\n## Renewal\n");
     let told = [

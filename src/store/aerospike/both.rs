@@ -18,12 +18,13 @@ use super::client::Client;
 use super::locks::AerospikeStore;
 use super::options::Setup;
 use super::own::{AerospikeOwnStore, refuse_fence, take_slack};
-use crate::diagnostic::Diagnostic;
 use crate::error::Result;
-use crate::holder::Holder;
-use crate::name::LockName;
-use crate::options::Options;
-use crate::owner::{OwnerRecord, OwnerToken};
+use crate::names::diagnostic::Diagnostic;
+use crate::names::holder::Holder;
+use crate::names::lock_name::LockName;
+use crate::names::owner::{OwnerRecord, OwnerToken};
+use crate::runtime::time::Deadline;
+use crate::settings::options::Options;
 use crate::store::counters::StoreCounters;
 use crate::store::layout::Layout;
 use crate::store::remote::RemoteStore;
@@ -32,7 +33,6 @@ use crate::store::{
     Acquired, Attempt, HistoryStore, Inspection, LatchStore, ListCursor, LockPage, LockQuery, LockStore,
     Released, Renewal, Renewed,
 };
-use crate::time::Deadline;
 
 /// A [`LockStore`] over both layouts. An owner record is that of the layout in which the lock was acquired.
 #[derive(Debug)]

@@ -48,10 +48,10 @@ use super::keys::RecordKey;
 use super::options::{Login, Setup};
 use super::pool::{ClientPool, PooledClient};
 use crate::error::{Error, Result};
-use crate::process::fork_pause::ForkPause;
+use crate::runtime::process::fork_pause::ForkPause;
+use crate::runtime::time::{self, Deadline, Moment, jittered};
 use crate::store::first_contact::{FirstContact, NoAnswer, Service};
 use crate::store::request_kind::RequestKind;
-use crate::time::{self, Deadline, Moment, jittered};
 
 /// See `tests/fuzz`.
 #[cfg(fuzzing)]

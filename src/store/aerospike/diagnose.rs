@@ -5,10 +5,10 @@ use std::time::Duration;
 use super::client::Client;
 use super::diagnose_layout;
 use super::nodes::Node;
-use crate::diagnostic::Diagnostic;
 use crate::error::Result;
+use crate::names::diagnostic::Diagnostic;
+use crate::runtime::time::{Deadline, wall_ms};
 use crate::store::layout::Layout;
-use crate::time::{Deadline, wall_ms};
 
 /// 2010-01-01, the start of the servers' clock, in seconds since 1970.
 const EPOCH_S: u64 = 1_262_304_000;
@@ -264,7 +264,7 @@ fn durability(nodes: &[Node]) -> Diagnostic {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::diagnostic::Severity;
+    use crate::names::diagnostic::Severity;
 
     const GOOD: &str = "nsup-period=120;storage-engine=device;strong-consistency=true;\
                         strong-consistency-allow-expunge=true;effective_replication_factor=2;stop_writes=false;\

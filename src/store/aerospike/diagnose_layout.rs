@@ -5,10 +5,10 @@ use std::time::Duration;
 use super::client::{Client, When};
 use super::keys::own_bins::LASTS_MS;
 use super::nodes::Node;
-use crate::diagnostic::Diagnostic;
 use crate::error::Result;
+use crate::names::diagnostic::Diagnostic;
+use crate::runtime::time::{Deadline, wall_ms};
 use crate::store::layout::Layout;
-use crate::time::{Deadline, wall_ms};
 
 /// Questions whose answers [`of_settings`] reads, for [`Node::ask_all`].
 pub(super) const QUESTIONS: [&str; 2] = ["statistics", "get-config:context=xdr"];
@@ -185,7 +185,7 @@ fn future(found: Result<(u64, Duration)>) -> Option<Diagnostic> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::diagnostic::Severity;
+    use crate::names::diagnostic::Severity;
 
     const SLACK: Duration = Duration::from_secs(1);
 

@@ -8,10 +8,10 @@ use std::time::Duration;
 use super::client::{BinOperation, BinValue, Client, RecordExistsAction, Write};
 use super::keys::{history_key, whole_seconds};
 use crate::error::Result;
-use crate::history_entry::HistoryEntry;
+use crate::names::history_entry::HistoryEntry;
+use crate::runtime::time::Deadline;
 use crate::store::history_store::newest;
 use crate::store::{HISTORY_MAX, HistoryOf};
-use crate::time::Deadline;
 
 const ENTRIES: &str = "entries";
 

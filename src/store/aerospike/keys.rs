@@ -17,8 +17,8 @@
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::latch_name::LatchName;
-use crate::name::LockName;
+use crate::names::latch_name::LatchName;
+use crate::names::lock_name::LockName;
 use crate::store::HistoryOf;
 
 /// Limits of Aerospike.
@@ -243,7 +243,7 @@ pub(crate) fn whole_seconds(ttl: Duration) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::name::{Level, NamePolicy};
+    use crate::names::lock_name::{Level, NamePolicy};
 
     fn lock(level: Level, farm: Option<&str>) -> LockName {
         LockName::new(level, "CLIENT_ID", farm, "LOCK#ID", NamePolicy::Strict).unwrap()

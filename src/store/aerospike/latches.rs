@@ -35,15 +35,15 @@ use super::client::{
 use super::keys::{LISTENERS, LatchKeys, is_count, whole_seconds};
 use super::ready::wait_until_ready;
 use crate::error::{Error, Result};
-use crate::latch_name::LatchName;
-use crate::name::Level;
-use crate::notice_endpoint::{LatchListener, NoticeEndpoint};
-use crate::owner::OwnerToken;
+use crate::names::latch_name::LatchName;
+use crate::names::lock_name::Level;
+use crate::names::notice_endpoint::{LatchListener, NoticeEndpoint};
+use crate::names::owner::OwnerToken;
+use crate::runtime::sync::real::Mutex;
+use crate::runtime::time::{self, Deadline};
 use crate::store::latch_store::{LISTENERS_MAX, check_participant, unexpected};
 use crate::store::remote::resolve::Doubt;
 use crate::store::{LatchNote, LatchStore, NewLatch, Roster, Step, Stepped};
-use crate::sync::real::Mutex;
-use crate::time::{self, Deadline};
 
 /// Maximum number of rounds of one change. Another round is needed only after a lost reply or a change by a peer.
 const ROUNDS: usize = 16;

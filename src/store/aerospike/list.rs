@@ -10,13 +10,13 @@ use super::keys::{LockKeys, RecordKey, java_bins, own_bins};
 use super::nodes::Node;
 use super::standing::{TOLD, java_record, own};
 use crate::error::Result;
-use crate::fence::Fence;
-use crate::holder::{Holder, Identity};
-use crate::name::LockName;
+use crate::names::fence::Fence;
+use crate::names::holder::{Holder, Identity};
+use crate::names::lock_name::LockName;
+use crate::runtime::time::Deadline;
 use crate::store::layout::Layout;
 use crate::store::remote::Standing;
 use crate::store::{ListCursor, ListedLock, LockPage, LockQuery};
-use crate::time::Deadline;
 
 /// Where a page begins: a partition of a set.
 struct SetPosition {

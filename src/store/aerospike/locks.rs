@@ -14,12 +14,13 @@ use super::options::Setup;
 use super::own::SLACK;
 use super::ready::wait_until_ready;
 use super::standing::java as standing;
-use crate::diagnostic::Diagnostic;
 use crate::error::{Error, Result};
-use crate::history_entry::HistoryEntry;
-use crate::name::LockName;
-use crate::options::Options;
-use crate::owner::OwnerToken;
+use crate::names::diagnostic::Diagnostic;
+use crate::names::history_entry::HistoryEntry;
+use crate::names::lock_name::LockName;
+use crate::names::owner::OwnerToken;
+use crate::runtime::time::{Deadline, Moment, wall_ms};
+use crate::settings::options::Options;
 use crate::store::layout::Layout;
 use crate::store::lock_store::no_stamps;
 use crate::store::remote::{
@@ -27,7 +28,6 @@ use crate::store::remote::{
     Reply, Standing,
 };
 use crate::store::{HistoryOf, HistoryStore, LatchStore, ListCursor, LockPage, LockQuery};
-use crate::time::{Deadline, Moment, wall_ms};
 
 /// The name of an answer: the time of the last write.
 const WRITTEN_NS: &str = "written_ns";

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::nodes::Node;
 use crate::error::{Code, Error, Result};
-use crate::sync::Mutex;
-use crate::time::{Deadline, Moment};
+use crate::runtime::sync::Mutex;
+use crate::runtime::time::{Deadline, Moment};
 
 /// An answer is used for this long. Then one caller asks again, while the others still use it.
 const FRESH: Duration = Duration::from_secs(1);

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use super::client::Client;
 use crate::error::Result;
-use crate::time::Deadline;
+use crate::runtime::time::Deadline;
 
 /// One node's answers.
 pub(super) struct Node {

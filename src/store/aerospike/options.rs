@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use super::keys::{checked_set, checked_suffix};
-use crate::config::{DEFAULT_TIMEOUT, checked_timeout};
 use crate::error::{Error, Result};
-use crate::options::Options;
-use crate::process::descriptors::above_streams;
+use crate::runtime::process::descriptors::above_streams;
+use crate::settings::config::{DEFAULT_TIMEOUT, checked_timeout};
+use crate::settings::options::Options;
+use crate::settings::store_option::{self, StoreOption};
 use crate::store::address::described;
 use crate::store::tls::{self, Security};
-use crate::store_option::{self, StoreOption};
 
 const PORT_DEFAULT: u16 = 3000;
 const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(1);

@@ -34,12 +34,13 @@ use super::nodes::Node;
 use super::options::Setup;
 use super::ready::wait_until_ready;
 use super::standing::{TOLD, own as standing};
-use crate::diagnostic::Diagnostic;
 use crate::error::{Error, Result};
-use crate::history_entry::HistoryEntry;
-use crate::name::LockName;
-use crate::options::Options;
-use crate::owner::OwnerToken;
+use crate::names::diagnostic::Diagnostic;
+use crate::names::history_entry::HistoryEntry;
+use crate::names::lock_name::LockName;
+use crate::names::owner::OwnerToken;
+use crate::runtime::time::{Deadline, Moment};
+use crate::settings::options::Options;
 use crate::store::counters::{LiveCounters, StoreCounters};
 use crate::store::layout::Layout;
 use crate::store::remote::{
@@ -47,7 +48,6 @@ use crate::store::remote::{
     Replaced, Reply, Standing,
 };
 use crate::store::{HistoryOf, HistoryStore, LatchStore, ListCursor, LockPage, LockQuery};
-use crate::time::{Deadline, Moment};
 
 /// The slack of a single node: its clock may be adjusted.
 const SLACK_ALONE: Duration = Duration::from_millis(20);

@@ -21,11 +21,11 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::error::{Error, Result};
-use crate::process::descriptors::{self, above_streams};
-use crate::process::signals::{self, NoSignal};
-use crate::process::{stack, threads};
-use crate::sync::real::Mutex;
-use crate::time::Moment;
+use crate::runtime::process::descriptors::{self, above_streams};
+use crate::runtime::process::signals::{self, NoSignal};
+use crate::runtime::process::{stack, threads};
+use crate::runtime::sync::real::Mutex;
+use crate::runtime::time::Moment;
 
 /// After this idle time, what a member knows about the cluster is too old.
 const IDLE_MAX: Duration = Duration::from_secs(5);
@@ -225,7 +225,7 @@ impl<C> Drop for PooledClient<'_, C> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::patience::LONG;
+    use crate::testing::patience::LONG;
 
     /// Lets a lane stay as if it had just been used, however slow this machine is.
     fn just_used<C>(slot: &PoolSlot<C>) {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::client::{BinOperation, BinValue, Client, RecordExistsAction, When, Write};
 use super::keys::RecordKey;
 use crate::error::Result;
-use crate::owner::OwnerToken;
-use crate::time::{self, Deadline};
+use crate::names::owner::OwnerToken;
+use crate::runtime::time::{self, Deadline};
 
 /// Pause between two tries while the cluster is not ready.
 const READY_POLL: Duration = Duration::from_millis(100);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::client::{BinOperation, BinValue, FoundRecord};
 use super::keys::{is_updated, java_bins, own_bins};
-use crate::owner::OwnerToken;
+use crate::names::owner::OwnerToken;
 use crate::store::remote::{Found, Record, Standing};
 
 /// The name of an answer: milliseconds since the record was written.

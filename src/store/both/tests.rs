@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::*;
-use crate::holder::Identity;
-use crate::name::{Level, NamePolicy};
-use crate::patience::{LONG, until};
+use crate::names::holder::Identity;
+use crate::names::lock_name::{Level, NamePolicy};
+use crate::runtime::sync::real::Mutex;
 use crate::store::remote::{Capabilities, Create, Created, Found, ReadBack, Record, Replace, Standing};
-use crate::sync::real::Mutex;
+use crate::testing::patience::{LONG, until};
 use crate::{Code, LockManager};
 
 /// The deadline of an acquire that must not succeed.

@@ -41,13 +41,13 @@ use std::time::Duration;
 use rustix::fs::OFlags;
 
 use super::record::Header;
-use crate::boot;
 use crate::error::{Error, Result};
-use crate::process::descriptors::StreamsTaken;
-use crate::process::signals::NoSignal;
+use crate::runtime::boot;
+use crate::runtime::process::descriptors::StreamsTaken;
+use crate::runtime::process::signals::NoSignal;
+use crate::runtime::time::{self, Deadline};
 use crate::store::embedded::lmdb;
 use crate::store::embedded::lmdb::{Access, DirLock, OfdLock};
-use crate::time::{self, Deadline};
 
 /// Number of fences that are reserved at once. At 250,000 grants a second of one fence each they last two years. They
 /// equal five hours of the wall clock: each restart may move fences ahead of the clock by this time.
@@ -524,7 +524,7 @@ mod tests {
     use rustix::fs::{FlockOperation, fcntl_lock};
 
     use super::*;
-    use crate::process::fork::{alone, in_forked_child};
+    use crate::testing::fork::{alone, in_forked_child};
 
     fn data_dir() -> (tempfile::TempDir, DataDir) {
         let dir = tempfile::tempdir().unwrap();

@@ -14,19 +14,19 @@ use super::record::{Header, Record};
 use super::room::{self, Room, RoomState};
 use super::sweep::sweep;
 use super::unit::is_private_to_unit;
-use crate::diagnostic::Diagnostic;
 use crate::error::{Error, Result};
-use crate::fence::Fence;
-use crate::holder::Holder;
-use crate::name::{KEY_BYTES_MAX, LockName};
-use crate::owner::{OwnerRecord, OwnerToken};
+use crate::names::diagnostic::Diagnostic;
+use crate::names::fence::Fence;
+use crate::names::holder::Holder;
+use crate::names::lock_name::{KEY_BYTES_MAX, LockName};
+use crate::names::owner::{OwnerRecord, OwnerToken};
+use crate::names::text::quoted;
+use crate::runtime::time::{self, Deadline, Moment};
 use crate::store::embedded::lmdb::{Access, Environment, Fault, LIMIT, Reader, Turn, TxnEnd, Writer};
 use crate::store::{
     Acquired, Attempt, Grant, HistoryStore, Inspection, LatchStore, ListCursor, ListedLock, LivenessStore,
     LockPage, LockQuery, LockStore, Released, SeenRecord,
 };
-use crate::text::quoted;
-use crate::time::{self, Deadline, Moment};
 
 /// Number of records that the sweep checks with each grant and each new latch. With only one, records of locks that
 /// are acquired once and never released, and of latches, would pile up.
@@ -670,10 +670,10 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::holder::Identity;
-    use crate::name::{Level, NamePolicy};
-    use crate::patience::{LONG, until};
-    use crate::process::fork::{alone, in_abandoned_child, in_forked_child};
+    use crate::names::holder::Identity;
+    use crate::names::lock_name::{Level, NamePolicy};
+    use crate::testing::fork::{alone, in_abandoned_child, in_forked_child};
+    use crate::testing::patience::{LONG, until};
 
     const TTL: Duration = Duration::from_secs(24 * 3600);
 

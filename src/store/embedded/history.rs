@@ -16,11 +16,11 @@ use super::embedded_store::EmbeddedStore;
 use super::latch_codec::{self, Head, PREFIX};
 use super::room::Room;
 use crate::error::Result;
-use crate::history_entry::{HistoryEntry, HistoryKind};
+use crate::names::history_entry::{HistoryEntry, HistoryKind};
+use crate::runtime::time::{Deadline, Moment};
 use crate::store::embedded::lmdb::TxnEnd;
 use crate::store::latch_record::LatchRecord;
 use crate::store::{HISTORY_MAX, HistoryOf, HistoryStore};
-use crate::time::{Deadline, Moment};
 
 /// Most entries that one append deletes: the oldest, if the lock has more than it may have.
 const DELETED_AT_ONCE: usize = 8;

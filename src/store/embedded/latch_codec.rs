@@ -11,10 +11,10 @@
 use std::time::Duration;
 
 use super::record::number;
-use crate::latch_name::LatchName;
+use crate::names::latch_name::LatchName;
+use crate::runtime::time::Moment;
 use crate::store::latch_record::name_set::NameSet;
 use crate::store::latch_record::{FarmCount, LatchRecord};
-use crate::time::Moment;
 
 const VERSION: u8 = 1;
 

@@ -5,14 +5,14 @@ use super::latch_codec::{FARMS_MAX, Head, decode, encode, key};
 use super::listener_codec;
 use super::room::Room;
 use crate::error::{Error, Result};
-use crate::latch_name::LatchName;
-use crate::name::Level;
-use crate::notice_endpoint::LatchListener;
+use crate::names::latch_name::LatchName;
+use crate::names::lock_name::Level;
+use crate::names::notice_endpoint::LatchListener;
+use crate::runtime::time::{Deadline, Moment};
 use crate::store::embedded::lmdb::{Fault, Reader, TxnEnd, Writer};
 use crate::store::latch_record::{LatchRecord, count_of};
 use crate::store::latch_store::check_participant;
 use crate::store::{LatchNote, LatchStore, NewLatch, Roster, Step, Stepped};
-use crate::time::{Deadline, Moment};
 
 fn not_found(name: &LatchName) -> Error {
     Error::NotFound { name: name.to_string() }

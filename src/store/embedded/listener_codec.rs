@@ -10,11 +10,11 @@
 
 use super::latch_codec::{self, Head, PREFIX};
 use super::record::number;
-use crate::latch_name::LatchName;
-use crate::notice_endpoint::{LatchListener, NoticeEndpoint};
+use crate::names::latch_name::LatchName;
+use crate::names::notice_endpoint::{LatchListener, NoticeEndpoint};
+use crate::runtime::time::Moment;
 use crate::store::latch_record::LatchRecord;
 use crate::store::latch_record::listener_set::ListenerSet;
-use crate::time::Moment;
 
 /// Returns the key `LATCH#` NUL `<client>#<id>`. No client id contains a NUL.
 pub(super) fn key(name: &LatchName) -> Vec<u8> {
@@ -49,7 +49,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::name::NamePolicy;
+    use crate::names::lock_name::NamePolicy;
     use crate::store::latch_store::LISTENERS_MAX;
 
     fn listener(number: u64) -> LatchListener {

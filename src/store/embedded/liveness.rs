@@ -32,11 +32,11 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
-use crate::process::descriptors::{StreamsTaken, above_streams};
-use crate::process::process_mark;
-use crate::random;
+use crate::runtime::process::descriptors::{StreamsTaken, above_streams};
+use crate::runtime::process::process_mark;
+use crate::runtime::random;
+use crate::runtime::sync::real::Mutex;
 use crate::store::embedded::lmdb::Access;
-use crate::sync::real::Mutex;
 
 /// Begin of the name of a liveness file. Its id follows, in hexadecimal digits.
 const PREFIX: &str = "alive-";

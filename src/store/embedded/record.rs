@@ -15,10 +15,10 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::liveness::LivenessMark;
-use crate::fence::Fence;
-use crate::holder::{Holder, Identity};
-use crate::owner::{OwnerRecord, OwnerToken};
-use crate::time::{Deadline, Moment};
+use crate::names::fence::Fence;
+use crate::names::holder::{Holder, Identity};
+use crate::names::owner::{OwnerRecord, OwnerToken};
+use crate::runtime::time::{Deadline, Moment};
 
 const VERSION: u8 = 1;
 const MARKED: u8 = 1;

@@ -15,11 +15,11 @@ use std::time::Duration;
 
 use super::record::Header;
 use super::sweep::sweep;
-use crate::diagnostic::Diagnostic;
 use crate::error::{Error, Result};
+use crate::names::diagnostic::Diagnostic;
+use crate::runtime::sync::real::TimedMutex;
+use crate::runtime::time::{Deadline, Moment};
 use crate::store::embedded::lmdb::{Environment, Fault, TxnEnd, Writer, is_full};
-use crate::sync::real::TimedMutex;
-use crate::time::{Deadline, Moment};
 
 /// Number of records that the first transaction checks which only deletes. Each page that it changes needs a free one.
 const CHECKED_FIRST: usize = 16;
@@ -180,19 +180,19 @@ fn size(bytes: usize) -> String {
 mod tests {
     use super::*;
     use crate::error::Code;
-    use crate::history_entry::{HistoryEntry, HistoryKind};
-    use crate::holder::Identity;
-    use crate::latch_name::LatchName;
-    use crate::name::{Level, LockName, NamePolicy};
-    use crate::owner::OwnerToken;
-    use crate::patience::LONG;
-    use crate::random;
+    use crate::names::history_entry::{HistoryEntry, HistoryKind};
+    use crate::names::holder::Identity;
+    use crate::names::latch_name::LatchName;
+    use crate::names::lock_name::{Level, LockName, NamePolicy};
+    use crate::names::owner::OwnerToken;
+    use crate::runtime::random;
     use crate::store::HistoryOf;
     use crate::store::embedded::EmbeddedStore;
     use crate::store::embedded::record::Record;
     use crate::store::{
         Acquired, Attempt, Grant, HISTORY_MAX, HistoryStore, LatchStore, LockStore, NewLatch, Released, Step,
     };
+    use crate::testing::patience::LONG;
 
     const TTL: Duration = Duration::from_secs(3600);
     const SMALL: usize = 1 << 20;

@@ -2,8 +2,8 @@
 
 use super::latch_codec::{Head, is_key};
 use super::record::{Header, Record};
+use crate::runtime::time::Moment;
 use crate::store::embedded::lmdb::{Fault, Writer};
-use crate::time::Moment;
 
 /// Checks the next `most` records after the key `swept`, deletes expired ones of locks and latches, and advances
 /// `swept`. Returns whether there are no more.

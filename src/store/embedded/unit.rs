@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::process::descriptors::StreamsTaken;
+use crate::runtime::process::descriptors::StreamsTaken;
 
 /// Returns whether systemd replaced `dir` with a private directory for the unit of this process. Processes outside
 /// the unit do not see the files in it. `false` if this cannot be found out.

@@ -13,8 +13,8 @@ use std::time::Duration;
 pub(in crate::store) use self::strangers::Service;
 use self::strangers::{Peer, Survey};
 use crate::error::{Code, Error, Result};
-use crate::sync::real::Mutex;
-use crate::time::{self, Deadline, Moment, jittered};
+use crate::runtime::sync::real::Mutex;
+use crate::runtime::time::{self, Deadline, Moment, jittered};
 
 /// Time limit of the first try of a greeting. A store that takes longer is tried again with all of the time, after its
 /// addresses were looked at.
@@ -143,7 +143,7 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::patience::LONG;
+    use crate::testing::patience::LONG;
 
     fn contact(port: u16) -> FirstContact {
         FirstContact::new(Service::Aerospike, false, [("127.0.0.1".to_owned(), port)])

@@ -5,9 +5,9 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::time::Duration;
 
+use crate::names::text::quoted;
+use crate::runtime::time::{Deadline, Moment};
 use crate::store::deadline_socket::DeadlineSocket;
-use crate::text::quoted;
-use crate::time::{Deadline, Moment};
 
 /// What the store expects at its addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

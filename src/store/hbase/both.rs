@@ -9,14 +9,14 @@ use super::own::{self, checked};
 use super::rules::{FencePlace, Rules};
 use super::steps::shown;
 use super::{HbaseOwnStore, HbaseStore, locks};
-use crate::diagnostic::Diagnostic;
 use crate::error::{Error, Result};
-use crate::name::{LockName, checked_table};
-use crate::options::Options;
+use crate::names::diagnostic::Diagnostic;
+use crate::names::lock_name::{LockName, checked_table};
+use crate::runtime::time::Deadline;
+use crate::settings::options::Options;
 use crate::store::LockStore as _;
 use crate::store::both::LayoutBridge;
 use crate::store::remote::{RemoteStore, Reply, Standing};
-use crate::time::Deadline;
 
 /// Longest time to look for locks that are held in one layout only.
 const SCAN_TIME: Duration = Duration::from_secs(5);

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::layout::{COVER, CellColumn, LOCK};
 use crate::error::Result;
+use crate::runtime::time::{Deadline, Moment};
 use crate::store::remote::Record;
-use crate::time::{Deadline, Moment};
 
 /// Purpose of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::cell_store::{Cell, Content, LockTable, SchemaFault};
-use crate::diagnostic::Diagnostic;
 use crate::error::Result;
-use crate::time::{Deadline, wall_ms};
+use crate::names::diagnostic::Diagnostic;
+use crate::runtime::time::{Deadline, wall_ms};
 
 pub(super) const PROBE_TTL: Duration = Duration::from_secs(60);
 

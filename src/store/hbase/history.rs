@@ -10,10 +10,10 @@ use std::time::Duration;
 use super::cell_store::{LockTable, RowPage, RowScan};
 use super::layout::CellColumn;
 use crate::error::Result;
-use crate::history_entry::HistoryEntry;
-use crate::name::salted;
+use crate::names::history_entry::HistoryEntry;
+use crate::names::lock_name::salted;
+use crate::runtime::time::Deadline;
 use crate::store::{HISTORY_MAX, HistoryOf};
-use crate::time::Deadline;
 
 /// Puts the entry. The row belongs to the entry, so a repetition changes nothing.
 pub(super) fn append(

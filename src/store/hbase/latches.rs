@@ -19,10 +19,10 @@
 use super::cell_store::{Content, NO_TABLE};
 use super::marks::ZERO;
 use crate::error::{Error, Result};
-use crate::latch_name::LatchName;
-use crate::name::{Level, NamePolicy, checked_table};
-use crate::notice_endpoint::{LatchListener, NoticeEndpoint};
-use crate::text::quoted;
+use crate::names::latch_name::LatchName;
+use crate::names::lock_name::{Level, NamePolicy, checked_table};
+use crate::names::notice_endpoint::{LatchListener, NoticeEndpoint};
+use crate::names::text::quoted;
 
 const COUNTS: &[u8] = b"count_";
 

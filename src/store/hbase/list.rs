@@ -7,10 +7,10 @@
 use super::cell_store::{LockTable, RowPage, RowScan, ScannedRow};
 use super::layout::CellColumn;
 use crate::error::Result;
-use crate::name::LockName;
+use crate::names::lock_name::LockName;
+use crate::runtime::time::Deadline;
 use crate::store::remote::Standing;
 use crate::store::{ListCursor, ListedLock, LockPage, LockQuery};
-use crate::time::Deadline;
 
 /// What the names of locks begin with.
 const LEVELS: [&[u8]; 2] = [b"DC#", b"XDC#"];

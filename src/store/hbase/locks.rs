@@ -11,11 +11,12 @@ use super::history;
 use super::layout::{FENCE, FREE, HISTORY, LOCK};
 use super::list;
 use super::rules::{FencePlace, Rules, refuse_own_table};
-use crate::diagnostic::Diagnostic;
 use crate::error::{Error, Result};
-use crate::history_entry::HistoryEntry;
-use crate::name::LockName;
-use crate::options::Options;
+use crate::names::diagnostic::Diagnostic;
+use crate::names::history_entry::HistoryEntry;
+use crate::names::lock_name::LockName;
+use crate::runtime::time::Deadline;
+use crate::settings::options::Options;
 use crate::store::layout::Layout;
 use crate::store::lock_store::no_stamps;
 use crate::store::remote::resolve::until_answered;
@@ -24,7 +25,6 @@ use crate::store::remote::{
     Replaced, Reply, Standing,
 };
 use crate::store::{HistoryOf, HistoryStore, LatchStore, ListCursor, LockPage, LockQuery};
-use crate::time::Deadline;
 
 /// TTL of a fence counter. The counter expires when nobody acquires the lock for this time.
 pub(super) const FENCE_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -446,8 +446,8 @@ fn seeded(number: i64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::holder::Identity;
-    use crate::time::wall_ms;
+    use crate::names::holder::Identity;
+    use crate::runtime::time::wall_ms;
 
     const TTL: Duration = Duration::from_secs(90);
 

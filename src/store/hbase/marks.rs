@@ -6,9 +6,9 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use crate::error::Result;
-use crate::owner::OwnerToken;
-use crate::sync::real::Mutex;
-use crate::time::Deadline;
+use crate::names::owner::OwnerToken;
+use crate::runtime::sync::real::Mutex;
+use crate::runtime::time::Deadline;
 
 /// Longest time after the first send in which a request is sent again.
 pub(crate) const SENDING_MAX: Duration = Duration::from_secs(3600);

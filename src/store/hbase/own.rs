@@ -35,11 +35,12 @@ use super::layout::{FREE, OWN_FENCE, OWN_HISTORY, OWN_LOCK};
 use super::list;
 use super::locks::{self, FENCE_TTL, LAZY_RELEASE_TTL, swap_of, told};
 use super::rules::refuse_own_table;
-use crate::diagnostic::Diagnostic;
 use crate::error::{Error, Result};
-use crate::history_entry::HistoryEntry;
-use crate::name::LockName;
-use crate::options::Options;
+use crate::names::diagnostic::Diagnostic;
+use crate::names::history_entry::HistoryEntry;
+use crate::names::lock_name::LockName;
+use crate::runtime::time::{Deadline, Moment};
+use crate::settings::options::Options;
 use crate::store::layout::Layout;
 use crate::store::remote::{
     Capabilities, Compares, Create, Created, NextReplace, ReadBack, Record, Register, Replace, Replaced,
@@ -48,7 +49,6 @@ use crate::store::remote::{
 use crate::store::{
     HistoryOf, HistoryStore, LatchStore, ListCursor, LiveCounters, LockPage, LockQuery, StoreCounters,
 };
-use crate::time::{Deadline, Moment};
 
 /// Tries of one creation. A try fails only because another client took a higher number, or held the lock for a
 /// moment.
@@ -384,11 +384,11 @@ mod tests {
 
     use super::*;
     use crate::Code;
-    use crate::holder::Identity;
-    use crate::name::{Level, NamePolicy};
+    use crate::names::holder::Identity;
+    use crate::names::lock_name::{Level, NamePolicy};
+    use crate::runtime::sync::real::Mutex;
     use crate::store::hbase::cell_store::{LockTable, RowPage, RowScan, SchemaFault};
     use crate::store::hbase::layout::CellColumn;
-    use crate::sync::real::Mutex;
 
     const LONG: Duration = Duration::from_secs(60);
 

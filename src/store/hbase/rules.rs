@@ -1,7 +1,7 @@
 //! The store options that change the protocol. `docs/hbase.md` says when to use each of them.
 
 use crate::error::{Error, Result};
-use crate::options::Options;
+use crate::settings::options::Options;
 
 /// The cell that counts a lock's fence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::cell_store::Durability;
 use crate::error::Result;
-use crate::time::Deadline;
+use crate::runtime::time::Deadline;
 
 /// Family and qualifier.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -2,7 +2,7 @@
 
 use super::steps::RowStore;
 use crate::error::Result;
-use crate::options::Options;
+use crate::settings::options::Options;
 
 /// Transport and address of an application's table.
 pub(crate) enum TableEndpoint {

@@ -12,15 +12,15 @@ use super::layout::{CellColumn, LOCK};
 use super::locks::HbaseStore;
 use super::rules::{FencePlace, Rules};
 use crate::Code;
-use crate::diagnostic::Severity;
 use crate::error::{Error, Result};
-use crate::holder::Identity;
-use crate::name::{Level, LockName, NamePolicy};
-use crate::owner::OwnerRecord;
+use crate::names::diagnostic::Severity;
+use crate::names::holder::Identity;
+use crate::names::lock_name::{Level, LockName, NamePolicy};
+use crate::names::owner::OwnerRecord;
+use crate::runtime::sync::real::Mutex;
+use crate::runtime::time::Deadline;
 use crate::store::remote::RemoteStore;
 use crate::store::{Acquired, Attempt, LockStore, MemoryStore, Released};
-use crate::sync::real::Mutex;
-use crate::time::Deadline;
 
 const LONG: Duration = Duration::from_secs(60);
 const TTL: Duration = Duration::from_secs(30);
@@ -275,7 +275,7 @@ fn a_version_that_nobody_tried_is_warned_of() {
 #[cfg(feature = "gateway")]
 #[test]
 fn an_answer_of_a_gateway_is_late_after_nine_tenths_of_its_pause() {
-    use crate::options::Options;
+    use crate::settings::options::Options;
     use crate::store::remote::Register as _;
     let open = |pause: Option<&str>| {
         let mut options = Options::default();

@@ -1,8 +1,8 @@
 //! The processes that wait for one latch, each with the end of its note.
 
-use crate::notice_endpoint::LatchListener;
+use crate::names::notice_endpoint::LatchListener;
+use crate::runtime::time::Moment;
 use crate::store::latch_store::LISTENERS_MAX;
-use crate::time::Moment;
 
 /// Notes by their ends, the first end first. At most [`LISTENERS_MAX`], one for each endpoint.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl ListenerSet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::notice_endpoint::NoticeEndpoint;
+    use crate::names::notice_endpoint::NoticeEndpoint;
 
     fn listener(endpoint: u64, nonce: u64) -> LatchListener {
         LatchListener { endpoint: NoticeEndpoint::Local(endpoint), nonce }

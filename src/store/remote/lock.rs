@@ -61,17 +61,17 @@ use super::register::{
     Standing,
 };
 use super::resolve::{Doubt, Pauses, part, until_answered};
-use crate::diagnostic::Diagnostic;
 use crate::error::{Code, Error, Result};
-use crate::fence::Fence;
-use crate::holder::Holder;
-use crate::name::LockName;
-use crate::owner::{OwnerRecord, OwnerToken};
+use crate::names::diagnostic::Diagnostic;
+use crate::names::fence::Fence;
+use crate::names::holder::Holder;
+use crate::names::lock_name::LockName;
+use crate::names::owner::{OwnerRecord, OwnerToken};
+use crate::runtime::time::{self, Deadline, Moment};
 use crate::store::{
     Acquired, Attempt, Grant, HistoryStore, Inspection, LatchStore, ListCursor, LiveCounters, LockPage,
     LockQuery, LockStore, Released, Renewal, Renewed, SeenRecord, StoreCounters,
 };
-use crate::time::{self, Deadline, Moment};
 
 /// Stands before the token in a lease from a store that counts in the record, so other layouts refuse it.
 const NUMBERED: &[u8] = &[2];

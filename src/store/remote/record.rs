@@ -13,8 +13,8 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::error::Result;
-use crate::holder::Identity;
-use crate::owner::OwnerToken;
+use crate::names::holder::Identity;
+use crate::names::owner::OwnerToken;
 
 const MARK: u8 = b'M';
 const FORMAT: u8 = 1;

@@ -4,13 +4,13 @@ use std::fmt;
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::record::Record;
-use crate::diagnostic::Diagnostic;
 use crate::error::{Error, Result};
-use crate::holder::Holder;
-use crate::name::LockName;
+use crate::names::diagnostic::Diagnostic;
+use crate::names::holder::Holder;
+use crate::names::lock_name::LockName;
+use crate::runtime::time::{Deadline, Moment, wall_ms};
 use crate::store::lock_store::no_stamps;
 use crate::store::{HistoryStore, LatchStore, ListCursor, LockPage, LockQuery, StoreCounters};
-use crate::time::{Deadline, Moment, wall_ms};
 
 /// Answer to one request that may change the store.
 ///

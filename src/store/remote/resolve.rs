@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::error::{Code, Error, Result};
-use crate::time::{self, Deadline, jittered};
+use crate::runtime::time::{self, Deadline, jittered};
 
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
 const PAUSE_LONGEST: Duration = Duration::from_millis(500);

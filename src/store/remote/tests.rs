@@ -14,12 +14,12 @@ use super::register::{
     Capabilities, Compares, Create, Created, Found, ReadBack, Register, Replace, Reply, Standing,
 };
 use crate::error::{Error, Result};
-use crate::holder::Identity;
-use crate::name::{Level, LockName, NamePolicy};
-use crate::owner::OwnerRecord;
+use crate::names::holder::Identity;
+use crate::names::lock_name::{Level, LockName, NamePolicy};
+use crate::names::owner::OwnerRecord;
+use crate::runtime::sync::real::Mutex;
+use crate::runtime::time::{Deadline, Moment};
 use crate::store::{Acquired, Attempt, Grant, LockStore, Released, StoreCounters};
-use crate::sync::real::Mutex;
-use crate::time::{Deadline, Moment};
 use crate::{Code, Fence};
 
 const LONG: Duration = Duration::from_secs(60);

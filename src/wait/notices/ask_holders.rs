@@ -11,10 +11,10 @@ use rustix::time::Timespec;
 
 use super::datagram::{BYTES_MAX, Datagram};
 use super::socket::NoticeSocket;
-use crate::notice_endpoint::{GrantEndpoint, NoticeEndpoint};
-use crate::random;
-use crate::time::Moment;
-use crate::waiting_line::{WaitingLine, WaitingProcess};
+use crate::names::notice_endpoint::{GrantEndpoint, NoticeEndpoint};
+use crate::names::waiting_line::{WaitingLine, WaitingProcess};
+use crate::runtime::random;
+use crate::runtime::time::Moment;
 
 /// How many holders are asked at once. Their answers fit into the buffer of a UDP socket.
 const AT_ONCE: usize = 64;
@@ -174,8 +174,8 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::patience::LONG;
-    use crate::time::Deadline;
+    use crate::runtime::time::Deadline;
+    use crate::testing::patience::LONG;
 
     fn socket() -> UdpSocket {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -26,7 +26,7 @@
 
 use std::time::Duration;
 
-use crate::notice_endpoint::NoticeEndpoint;
+use crate::names::notice_endpoint::NoticeEndpoint;
 
 const MAGIC: &[u8; 4] = b"dlmN";
 const VERSION: u8 = 1;

@@ -28,10 +28,10 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::datagram::{Datagram, ENTRIES_MAX, SentEntry};
-use crate::name::LockName;
-use crate::notice_endpoint::{GrantEndpoint, NoticeEndpoint};
-use crate::sync::HashMap;
-use crate::time::Moment;
+use crate::names::lock_name::LockName;
+use crate::names::notice_endpoint::{GrantEndpoint, NoticeEndpoint};
+use crate::runtime::sync::HashMap;
+use crate::runtime::time::Moment;
 
 /// How long a process that was told has to answer before the next one is told, and a register before it is repeated.
 pub(crate) const ANSWER: Duration = Duration::from_millis(50);

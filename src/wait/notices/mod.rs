@@ -51,19 +51,19 @@ use self::datagram::{BYTES_MAX, Datagram};
 pub(crate) use self::lines::{ANSWER, NextTurn, QueueAtRelease};
 use self::lines::{Effect, Lines};
 use self::socket::NoticeSocket;
-use crate::config::NoticesSetting;
-use crate::diagnostic::Diagnostic;
 use crate::error::{Error, Result};
-use crate::name::LockName;
-use crate::notice_endpoint::{GrantEndpoint, LatchListener, NoticeEndpoint};
+use crate::names::diagnostic::Diagnostic;
+use crate::names::lock_name::LockName;
+use crate::names::notice_endpoint::{GrantEndpoint, LatchListener, NoticeEndpoint};
 #[cfg(not(dlm_simulation))]
-use crate::process::descriptors::above_streams;
-use crate::process::process_mark;
-use crate::process::threads::{self, Thread};
-use crate::random;
-use crate::sync::Mutex;
-use crate::sync::{AtomicBool, AtomicU64};
-use crate::time::{self, Moment};
+use crate::runtime::process::descriptors::above_streams;
+use crate::runtime::process::process_mark;
+use crate::runtime::process::threads::{self, Thread};
+use crate::runtime::random;
+use crate::runtime::sync::Mutex;
+use crate::runtime::sync::{AtomicBool, AtomicU64};
+use crate::runtime::time::{self, Moment};
+use crate::settings::config::NoticesSetting;
 
 /// How long the thread looks for timers that others have set, after the last datagram. Then it waits to be woken.
 const ACTIVE: Duration = Duration::from_secs(1);
@@ -146,7 +146,7 @@ struct OpenNotices {
     #[cfg(not(dlm_simulation))]
     woken: UnixStream,
     #[cfg(dlm_simulation)]
-    waker: crate::simulation::Waker,
+    waker: crate::runtime::simulation::Waker,
 }
 
 struct NoticesState {
@@ -476,7 +476,7 @@ impl OpenNotices {
         let state = NoticesState { lines, bits, parked_until: Moment::OVER, probe: None, is_stopping: false };
         let state = Mutex::new(state);
         #[cfg(dlm_simulation)]
-        return Ok(OpenNotices { socket, own, state, waker: crate::simulation::Waker::default() });
+        return Ok(OpenNotices { socket, own, state, waker: crate::runtime::simulation::Waker::default() });
         #[cfg(not(dlm_simulation))]
         {
             let (wake, woken) = above_streams(UnixStream::pair)?;
@@ -570,7 +570,7 @@ fn hear(shared: &Arc<NoticesShared>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::name::{Level, NamePolicy};
+    use crate::names::lock_name::{Level, NamePolicy};
 
     #[test]
     #[cfg_attr(miri, ignore = "no sockets there")]

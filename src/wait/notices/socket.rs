@@ -11,10 +11,10 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
-use crate::notice_endpoint::NoticeEndpoint;
-use crate::process::descriptors::StreamsTaken;
+use crate::names::notice_endpoint::NoticeEndpoint;
+use crate::runtime::process::descriptors::StreamsTaken;
 #[cfg(not(dlm_simulation))]
-use crate::process::descriptors::above_streams;
+use crate::runtime::process::descriptors::above_streams;
 
 const PREFIX: &str = "notices-";
 /// Longest path of a socket, without the zero that ends it.
@@ -91,7 +91,7 @@ impl NoticeSocket {
             }
             #[cfg(dlm_simulation)]
             (NoticeSocket::Simulated(from), NoticeEndpoint::Udp(to)) => {
-                crate::simulation::send(*from, to, bytes);
+                crate::runtime::simulation::send(*from, to, bytes);
                 Ok(())
             }
             _ => Err(io::ErrorKind::AddrNotAvailable.into()),
@@ -111,7 +111,9 @@ impl NoticeSocket {
             }),
             #[cfg(dlm_simulation)]
             NoticeSocket::Simulated(at) => {
-                let Some((received, from)) = crate::simulation::receive(*at) else { return Ok(None) };
+                let Some((received, from)) = crate::runtime::simulation::receive(*at) else {
+                    return Ok(None);
+                };
                 let len = received.len().min(bytes.len());
                 bytes[..len].copy_from_slice(&received[..len]);
                 Ok((len, Some(NoticeEndpoint::Udp(from))))
@@ -187,7 +189,7 @@ fn remove_unheard(directory: &Path, short: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::patience::until;
+    use crate::testing::patience::until;
 
     fn pair(directory: &Path) -> [(NoticeSocket, NoticeEndpoint); 2] {
         [NoticeSocket::local(directory, 1).unwrap(), NoticeSocket::local(directory, u64::MAX).unwrap()]

@@ -4,8 +4,8 @@ use std::sync::atomic::AtomicUsize;
 use std::thread;
 
 use super::*;
-use crate::name::{Level, NamePolicy};
-use crate::patience::{LONG, until};
+use crate::names::lock_name::{Level, NamePolicy};
+use crate::testing::patience::{LONG, until};
 
 const RETRY: Duration = Duration::from_millis(20);
 /// More than a test of many steps needs.

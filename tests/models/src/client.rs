@@ -1,5 +1,5 @@
 //! One client: what it sends, and what it does with each answer. The state tables are those of
-//! `src/store/remote/lock.rs`; `src/held_lock.rs` and `src/session.rs` add what happens to a lease.
+//! `src/store/remote/lock.rs`; `src/lease/held_lock.rs` and `src/session.rs` add what happens to a lease.
 
 use crate::store::{Compares, Kind, Record, Token};
 

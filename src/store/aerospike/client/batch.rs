@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use super::node_sockets::{BatchReply, BatchUnderWay, NoReply, NodeSockets};
 use super::wire::{Asked, RecordDigest, RecordReply};
+use crate::runtime::time::{Deadline, Moment};
 use crate::store::aerospike::keys::RecordKey;
-use crate::time::{Deadline, Moment};
 
 /// Most records in one batch.
 const RECORDS_MAX: usize = 256;
@@ -145,7 +145,7 @@ impl<'a> Batches<'a, '_> {
         let (slice, by) = (self.slice, self.by);
         let until = || if alone { by } else { Deadline::after(slice).sooner(by) };
         if under_way == 0 {
-            crate::time::sleep(until().remaining());
+            crate::runtime::time::sleep(until().remaining());
         }
         let mut arrived = Vec::new();
         for lane in &mut self.lanes {
@@ -210,7 +210,7 @@ mod tests {
 
     use super::super::operation::{BinOperation, BinValue, RecordExistsAction, Write};
     use super::*;
-    use crate::patience::LONG;
+    use crate::testing::patience::LONG;
 
     const SHORT: Duration = Duration::from_millis(300);
     /// Time limits, for cases in which some nodes answer and others never do. On a slow machine an answer may come after

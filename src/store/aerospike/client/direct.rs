@@ -15,9 +15,9 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use super::batch::{self, BatchRow};
 use super::node_sockets::{NoReply, NodeSockets};
 use super::wire::{Asked, PARTITIONS, RecordDigest, RecordReply};
+use crate::runtime::sync::real::{Mutex, TimedMutex};
+use crate::runtime::time::{Deadline, Moment};
 use crate::store::aerospike::keys::RecordKey;
-use crate::sync::real::{Mutex, TimedMutex};
-use crate::time::{Deadline, Moment};
 
 /// The partitions are asked for again after this time.
 const FRESH: Duration = Duration::from_secs(2);

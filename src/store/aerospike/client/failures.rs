@@ -5,9 +5,9 @@ use aerospike::{ErrorKind, ResultCode};
 
 use super::node_sockets::NoReply;
 use crate::error::Error;
+use crate::names::text::one_line;
 use crate::store::aerospike::pool::PooledClient;
 use crate::store::request_kind::RequestKind;
-use crate::text::one_line;
 
 /// The meaning of a failed request.
 pub(super) enum Failed {

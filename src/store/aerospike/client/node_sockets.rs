@@ -9,10 +9,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::wire::{self, Asked, PREFIX, RecordDigest, RecordReply};
+use crate::runtime::sync::real::{Condvar, Mutex};
+use crate::runtime::time::{Deadline, Moment};
 use crate::store::aerospike::keys::RecordKey;
 use crate::store::deadline_socket::{Arrived, DeadlineSocket};
-use crate::sync::real::{Condvar, Mutex};
-use crate::time::{Deadline, Moment};
 
 /// A connection that was idle for this long is replaced, because firewalls and servers drop idle connections.
 const IDLE_MAX: Duration = Duration::from_secs(50);
@@ -323,7 +323,7 @@ mod tests {
 
     use super::super::operation::{BinOperation, BinValue, RecordExistsAction, Write};
     use super::*;
-    use crate::patience::{LONG, until};
+    use crate::testing::patience::{LONG, until};
 
     const SHORT: Duration = Duration::from_millis(200);
 

@@ -32,8 +32,8 @@ use ripemd::{Digest, Ripemd160};
 
 use super::expression::Packer;
 use super::operation::{BinOperation, BinValue, FoundRecord, RecordExistsAction, Write};
+use crate::runtime::time::wall;
 use crate::store::aerospike::keys::RecordKey;
-use crate::time::wall;
 
 /// The name of the answer with the number of the request. No bin of the library has it.
 const NUMBER: &str = "#";

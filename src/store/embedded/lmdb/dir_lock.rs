@@ -14,7 +14,7 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-use crate::time::{self, Deadline};
+use crate::runtime::time::{self, Deadline};
 
 /// How often it is looked whether a directory is unused.
 const LOOKS: usize = 5;
@@ -100,7 +100,7 @@ impl Drop for DirLock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::patience::LONG;
+    use crate::testing::patience::LONG;
 
     /// systemd-tmpfiles locks a directory exclusively while it deletes old files. That makes a generation neither used nor
     /// unused.

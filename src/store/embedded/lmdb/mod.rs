@@ -34,11 +34,11 @@ use self::private::FileId;
 use self::reader_table::ReaderTable;
 use self::writer_lock::WriterLock;
 use crate::error::{Cause, Error, Result};
-use crate::process::descriptors::StreamsTaken;
-use crate::process::fork_pause::ForkPause;
-use crate::process::signals::NoSignal;
-use crate::sync::real::{RwLock, TimedGuard, TimedMutex};
-use crate::time::{self, Deadline};
+use crate::runtime::process::descriptors::StreamsTaken;
+use crate::runtime::process::fork_pause::ForkPause;
+use crate::runtime::process::signals::NoSignal;
+use crate::runtime::sync::real::{RwLock, TimedGuard, TimedMutex};
+use crate::runtime::time::{self, Deadline};
 
 pub(crate) use self::dir_lock::DirLock;
 pub(crate) use self::ofd_lock::OfdLock;

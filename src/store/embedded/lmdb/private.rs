@@ -9,7 +9,7 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 
 use crate::error::{Cause, Error, Result};
-use crate::process::descriptors::StreamsTaken;
+use crate::runtime::process::descriptors::StreamsTaken;
 
 /// The identity of a file or directory, independent of its path: device and inode.
 pub(super) type FileId = (u64, u64);

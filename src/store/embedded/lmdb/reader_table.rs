@@ -22,7 +22,7 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, fcntl_lock};
 
 use super::ofd_lock::OfdLock;
-use crate::time::{self, Deadline};
+use crate::runtime::time::{self, Deadline};
 
 /// Above all process ids: Linux has at most 2^22.
 const SEATS: u32 = 1 << 22;

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use super::*;
 use crate::error::Code;
-use crate::holder::Identity;
-use crate::name::{Level, LockName, NamePolicy};
-use crate::owner::OwnerRecord;
-use crate::patience::LONG;
-use crate::process::fork::{alone, in_forked_child};
+use crate::names::holder::Identity;
+use crate::names::lock_name::{Level, LockName, NamePolicy};
+use crate::names::owner::OwnerRecord;
 use crate::store::{Acquired, Attempt, EmbeddedStore, LockStore, Released};
+use crate::testing::fork::{alone, in_forked_child};
+use crate::testing::patience::LONG;
 use crate::{AwaitOptions, LatchKind, LockManager};
 
 /// Where LMDB's lock table has the readers, 64 bytes each: the number of the transaction, that of the process, and that

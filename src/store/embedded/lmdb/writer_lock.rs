@@ -10,8 +10,8 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, fcntl_lock};
 use rustix::io::Errno;
 
-use crate::sync::real::{TimedGuard, TimedMutex};
-use crate::time::{self, Deadline};
+use crate::runtime::sync::real::{TimedGuard, TimedMutex};
+use crate::runtime::time::{self, Deadline};
 
 /// A write takes about ten microseconds, so the first tries follow each other without a sleep.
 const EAGER_LOOKS: u32 = 20;

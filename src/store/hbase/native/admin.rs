@@ -20,9 +20,9 @@ use super::rpc::Native;
 use super::send_error::SendError;
 use super::servers::{CLIENT_SERVICE, MASTER_SERVICE};
 use crate::error::{Error, Result};
+use crate::runtime::time::{self, Deadline, jittered};
 use crate::store::hbase::cell_store::{Content, SchemaFault};
 use crate::store::request_kind::RequestKind;
-use crate::time::{self, Deadline, jittered};
 
 const POLL: Duration = Duration::from_millis(100);
 

@@ -29,8 +29,8 @@ use super::rpc::{Native, PAUSE_FIRST, PAUSE_LONGEST};
 use super::send_error::{SendError, may_be_sent_again, protocol_violation};
 use super::servers::{CLIENT_SERVICE, decoded, share};
 use crate::error::Result;
+use crate::runtime::time::{self, Deadline, Moment, jittered};
 use crate::store::request_kind::RequestKind;
-use crate::time::{self, Deadline, Moment, jittered};
 
 /// Most actions in one request. The server syncs its log after each of them, in one handler.
 const ACTIONS_MAX: usize = 64;

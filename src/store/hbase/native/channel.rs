@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use rustls::{ClientConnection, pki_types::ServerName};
 
+use crate::runtime::sync::real::TimedMutex;
+use crate::runtime::time::Deadline;
 use crate::store::deadline_socket::{Arrived, DeadlineSocket, left};
-use crate::sync::real::TimedMutex;
-use crate::time::Deadline;
 
 pub(super) use crate::store::tls::Security;
 

@@ -28,8 +28,8 @@ use prost::Message;
 use super::channel::Channel;
 use super::exception::Exception;
 use super::frame;
-use crate::sync::real::{Condvar, Mutex, TimedMutex};
-use crate::time::{Deadline, Moment};
+use crate::runtime::sync::real::{Condvar, Mutex, TimedMutex};
+use crate::runtime::time::{Deadline, Moment};
 
 /// A connection that was idle for this long is replaced, because firewalls drop idle connections.
 const IDLE_MAX: Duration = Duration::from_secs(60);

@@ -16,12 +16,12 @@ use super::rpc::{DISABLED, Native, PAUSE_FIRST, PAUSE_LONGEST, StateDoubts};
 use super::send_error::{SendError, may_be_sent_again};
 use super::servers::share;
 use crate::error::{Error, Result};
-use crate::latch_name::LatchName;
-use crate::name::Level;
+use crate::names::latch_name::LatchName;
+use crate::names::lock_name::Level;
+use crate::runtime::time::{self, Deadline, jittered};
 use crate::store::hbase::cell_store::Content;
 use crate::store::hbase::latches::{count_column, count_columns, count_in, is_no_table, row_of};
 use crate::store::request_kind::RequestKind;
-use crate::time::{self, Deadline, jittered};
 
 /// Most latches in one request. A server can be configured to log or refuse requests with thousands of rows.
 const BATCH: usize = 500;

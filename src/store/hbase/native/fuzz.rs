@@ -109,7 +109,7 @@ mod tests {
 
     use super::super::messages::{Cell, NameBytesPair, RegionActionResult, ResultOrException, RowResult};
     use super::*;
-    use crate::holder::Identity;
+    use crate::names::holder::Identity;
 
     /// Returns replies of a real server, and one with a record of this process.
     fn seeds() -> Vec<Vec<u8>> {

@@ -44,10 +44,12 @@ use super::rpc::Native;
 use super::send_error::{SendError, may_be_run, protocol_violation};
 use super::servers::CLIENT_SERVICE;
 use crate::error::{Error, Result};
-use crate::latch_name::LatchName;
-use crate::name::Level;
-use crate::notice_endpoint::LatchListener;
-use crate::owner::OwnerToken;
+use crate::names::latch_name::LatchName;
+use crate::names::lock_name::Level;
+use crate::names::notice_endpoint::LatchListener;
+use crate::names::owner::OwnerToken;
+use crate::runtime::sync::real::Mutex;
+use crate::runtime::time::Deadline;
 use crate::store::hbase::cell_store::{Content, Durability, LockTable};
 use crate::store::hbase::latches::{
     self, count_column, count_columns, count_in, is_no_table, listener_column, listener_columns, listener_in,
@@ -61,8 +63,6 @@ use crate::store::request_kind::RequestKind;
 use crate::store::{
     LISTENERS_MAX, LatchNote, LatchStore, NewLatch, Roster, Step, Stepped, check_participant, unexpected,
 };
-use crate::sync::real::Mutex;
-use crate::time::Deadline;
 
 static FAMILY: Bytes = Bytes::from_static(b"C");
 

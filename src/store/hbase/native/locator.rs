@@ -31,9 +31,9 @@ use super::messages::{
 use super::region::{Lookup, Region, catalogued, described, lies_between};
 use super::request;
 use super::servers::{CLIENT_SERVICE, META_SERVICE, ServerAccess, Servers, share};
+use crate::runtime::sync::real::{Condvar, Mutex, RwLock};
+use crate::runtime::time::Deadline;
 use crate::store::first_contact::{FirstContact, Service};
-use crate::sync::real::{Condvar, Mutex, RwLock};
-use crate::time::Deadline;
 
 /// State that all tables of a cluster share.
 struct Cluster {

@@ -21,6 +21,7 @@ use super::rpc::Native;
 use super::send_error::{SendError, protocol_violation};
 use super::servers::CLIENT_SERVICE;
 use crate::error::Result;
+use crate::runtime::time::Deadline;
 use crate::store::hbase::cell_store::{
     Answered, Cell, CellStore, CheckAndPut, Count, Durability, LockCells, LockTable, PROBE, RecordSwap,
     RowPage, RowScan, SchemaFault, Swapped, Take, Taken,
@@ -28,7 +29,6 @@ use crate::store::hbase::cell_store::{
 use crate::store::hbase::layout::{COVER, CellColumn, LOCK};
 use crate::store::remote::resolve::part;
 use crate::store::request_kind::RequestKind;
-use crate::time::Deadline;
 
 /// How to replace the records of many rows.
 pub(super) struct ManySwaps<'a> {

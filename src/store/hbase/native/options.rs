@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use super::address::Address;
 use super::channel::Security;
-use crate::config::checked_timeout;
 use crate::error::{Error, Result};
-use crate::options::{Options, parse_duration};
+use crate::settings::config::checked_timeout;
+use crate::settings::options::{Options, parse_duration};
+use crate::settings::store_option::StoreOption;
 use crate::store::address::described;
 use crate::store::tls;
-use crate::store_option::StoreOption;
 
 const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(3);
 

@@ -15,13 +15,13 @@ use super::request::{
 use super::rpc::Native;
 use super::send_error::protocol_violation;
 use crate::error::Result;
+use crate::runtime::time::Deadline;
 use crate::store::hbase::cell_store::{
     self, Answered, Claimed, Durability, Expects, OwnCells, OwnStore, OwnWrite, RecordSwap,
 };
 use crate::store::hbase::layout::{OWN_FENCE, OWN_LOCK};
 use crate::store::remote::resolve::part;
 use crate::store::request_kind::RequestKind;
-use crate::time::Deadline;
 
 static FAMILY: Bytes = Bytes::from_static(OWN_LOCK.family.as_bytes());
 static NUMBER: Bytes = Bytes::from_static(OWN_FENCE.qualifier.as_bytes());

@@ -23,14 +23,14 @@ use super::rpc::{DISABLED, Native, PAUSE_FIRST, PAUSE_LONGEST, StateDoubts};
 use super::send_error::{SendError, may_be_run, may_be_sent_again, protocol_violation};
 use super::servers::{CLIENT_SERVICE, share};
 use crate::error::{Error, Result};
-use crate::options::Options;
+use crate::runtime::time::{self, Deadline, jittered};
+use crate::settings::options::Options;
 use crate::store::hbase::steps::{
     AfterWrite, CellPlace, CellTest, CellWrite, FoundCell, Repeat, Request, RowAnswer, RowGuard, RowStep,
     RowStore, Rule, Which, shown,
 };
 use crate::store::remote::resolve::part;
 use crate::store::request_kind::RequestKind;
-use crate::time::{self, Deadline, jittered};
 
 /// Most rows of one region in one request.
 const BATCH_ROWS: usize = 64;

@@ -14,12 +14,12 @@ use super::region::{Lookup, Region};
 use super::send_error::{SendError, may_be_sent_again, protocol_violation};
 use super::servers::{CLIENT_SERVICE, ServerAccess, share};
 use crate::error::{Error, Result};
-use crate::options::Options;
+use crate::runtime::time::{self, Deadline, Moment, jittered};
+use crate::settings::options::Options;
+use crate::settings::store_option;
 use crate::store::first_contact::NoAnswer;
 use crate::store::hbase::cell_store::{Content, NO_TABLE};
 use crate::store::request_kind::RequestKind;
-use crate::store_option;
-use crate::time::{self, Deadline, Moment, jittered};
 
 /// Pauses between retries while a region moves, a server starts or a queue is full.
 pub(super) const PAUSE_FIRST: Duration = Duration::from_millis(10);

@@ -9,9 +9,9 @@ use super::rpc::Native;
 use super::send_error::SendError;
 use super::servers::CLIENT_SERVICE;
 use crate::error::Result;
+use crate::runtime::time::Deadline;
 use crate::store::hbase::cell_store::{RowPage, RowScan, ScannedRow};
 use crate::store::request_kind::RequestKind;
-use crate::time::Deadline;
 
 /// Most rows of one request. A record has at most about 600 bytes, and a reply 4 MiB.
 pub(in crate::store::hbase) const PAGE: usize = 500;

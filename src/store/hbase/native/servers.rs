@@ -12,9 +12,9 @@ use super::address::Address;
 use super::channel::{Channel, Security};
 use super::connection::{CallFailure, Connection};
 use super::frame;
-use crate::process::descriptors::above_streams;
-use crate::sync::real::{Mutex, TimedGuard, TimedMutex};
-use crate::time::{Deadline, Moment};
+use crate::runtime::process::descriptors::above_streams;
+use crate::runtime::sync::real::{Mutex, TimedGuard, TimedMutex};
+use crate::runtime::time::{Deadline, Moment};
 
 pub(super) const CLIENT_SERVICE: &str = "ClientService";
 pub(super) const MASTER_SERVICE: &str = "MasterService";

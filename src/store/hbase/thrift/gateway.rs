@@ -12,7 +12,9 @@ use hbase_thrift::hbase::{
 use super::pool::{Pool, PoolShare};
 use super::wire::ThriftClient;
 use crate::error::{Error, Result};
-use crate::options::{Options, parse_duration};
+use crate::runtime::time::{self, Deadline, jittered};
+use crate::settings::options::{Options, parse_duration};
+use crate::settings::store_option::{self, StoreOption};
 use crate::store::address::described;
 use crate::store::first_contact::{FirstContact, NoAnswer, Service};
 use crate::store::hbase::cell_store::{
@@ -22,8 +24,6 @@ use crate::store::hbase::cell_store::{
 use crate::store::hbase::layout::{COVER, CellColumn, LOCK};
 use crate::store::remote::resolve::part;
 use crate::store::request_kind::RequestKind;
-use crate::store_option::{self, StoreOption};
-use crate::time::{self, Deadline, jittered};
 
 const POOL_DEFAULT: usize = 16;
 const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(3);
@@ -88,7 +88,7 @@ impl Gateway {
         let connect_timeout = options
             .take("connect_timeout")
             .map_or(Ok(CONNECT_TIMEOUT_DEFAULT), |text| parse_duration("connect_timeout", &text))
-            .and_then(crate::config::checked_timeout)?;
+            .and_then(crate::settings::config::checked_timeout)?;
         let pause = match content {
             Content::Rows => None,
             Content::Locks | Content::OwnLocks | Content::Latches => {

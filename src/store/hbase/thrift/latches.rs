@@ -13,16 +13,16 @@ use hbase_thrift::hbase::{Mutation, TCell, THbaseSyncClient as _, TRowResult};
 
 use super::gateway::{Gateway, TTL};
 use crate::error::{Error, Result};
-use crate::latch_name::LatchName;
-use crate::name::Level;
-use crate::random;
+use crate::names::latch_name::LatchName;
+use crate::names::lock_name::Level;
+use crate::runtime::random;
+use crate::runtime::time::{self, Deadline, Moment, jittered};
 use crate::store::hbase::cell_store::{Content, LockTable};
 use crate::store::hbase::latches::{
     came_column, count_column, count_in, due_column, is_no_table, made_column, not_found, row_of,
 };
 use crate::store::request_kind::RequestKind;
 use crate::store::{LatchStore, NewLatch, Roster, Step, Stepped, unexpected};
-use crate::time::{self, Deadline, Moment, jittered};
 
 const FAMILY: &str = "C";
 

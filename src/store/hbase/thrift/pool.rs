@@ -16,10 +16,10 @@ use std::time::Duration;
 
 use super::wire::Link;
 use crate::error::{Error, Result};
-use crate::process::descriptors::above_streams;
+use crate::runtime::process::descriptors::above_streams;
+use crate::runtime::sync::real::{Condvar, Mutex};
+use crate::runtime::time::{self, Deadline, Moment, jittered};
 use crate::store::hbase::cell_store::Content;
-use crate::sync::real::{Condvar, Mutex};
-use crate::time::{self, Deadline, Moment, jittered};
 
 /// A connection that was idle for this long is closed and not used again. Gateways close idle connections after a
 /// minute; firewalls drop them without notice.
@@ -209,7 +209,7 @@ mod tests {
 
     use super::*;
     use crate::Code;
-    use crate::patience::{LONG, until};
+    use crate::testing::patience::{LONG, until};
 
     fn pool(size: usize) -> Pool {
         Pool::new("nowhere:1", size, LONG)

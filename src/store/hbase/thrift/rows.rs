@@ -8,13 +8,13 @@ use hbase_thrift::hbase::{Mutation, TCell, THbaseSyncClient as _, TRowResult};
 
 use super::gateway::{Gateway, TTL};
 use crate::error::{Error, Result};
-use crate::options::Options;
+use crate::runtime::time::{Deadline, Moment};
+use crate::settings::options::Options;
 use crate::store::hbase::steps::{
     AfterWrite, CellPlace, CellWrite, FoundCell, Repeat, Request, RowAnswer, RowGuard, RowStep, RowStore,
     Rule, Which,
 };
 use crate::store::request_kind::RequestKind;
-use crate::time::{Deadline, Moment};
 
 /// A "no" that took this long proves nothing. A gateway repeats by itself a request that its server did not answer,
 /// and the second request then answers "no" to a change that the first one made. The pause before a repeat is at

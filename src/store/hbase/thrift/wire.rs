@@ -17,9 +17,9 @@ use thrift::protocol::{
 };
 use thrift::{ProtocolError, ProtocolErrorKind};
 
-use crate::process::descriptors::above_streams;
-use crate::sync::real::Mutex;
-use crate::time::Deadline;
+use crate::runtime::process::descriptors::above_streams;
+use crate::runtime::sync::real::Mutex;
+use crate::runtime::time::Deadline;
 
 /// Largest reply, in bytes. Most replies for this library have one or two cells; the list of a table's families is
 /// the largest.

@@ -1,7 +1,7 @@
 //! Tests of the lines: single steps, and worlds of many processes whose datagrams are lost, doubled and late.
 
 use super::*;
-use crate::name::{Level, NamePolicy};
+use crate::names::lock_name::{Level, NamePolicy};
 
 const MS: Duration = Duration::from_millis(1);
 const RETRY: Duration = Duration::from_secs(1);

@@ -1,0 +1,121 @@
+//! The events of a manager as metrics of the `metrics` crate.
+
+use std::fmt;
+use std::time::Duration;
+
+use metrics::{Unit, counter, describe_counter, describe_histogram, histogram};
+
+use super::class::{Classes, class_of};
+use super::family::{
+    ACQUIRED, AT_RISK, HANDED_ON, HOLD_SECONDS, IN_DOUBT, LOST, MetricFamily, MetricKind, RELEASED,
+    RENEWAL_FAILURES, RENEWED, STORE_CALL_SECONDS, STORE_CALLS, UNAVAILABLE, WAIT_SECONDS,
+};
+use crate::events::event::{Event, EventSink};
+use crate::names::lock_name::LockName;
+
+/// Passes events on to the recorder of the [`metrics`](https://docs.rs/metrics) crate, under the names and with the labels
+/// of [`LockManager::metrics_text`](crate::LockManager::metrics_text). Pass it to
+/// [`Builder::event_sink`](crate::Builder::event_sink), after the program has installed its recorder.
+///
+/// It has counters and histograms. The gauges, and the counters of [`Stats`](crate::Stats), are no events: set them from
+/// [`LockManager::stats`](crate::LockManager::stats). Managers may share a sink. It has at most 64 classes of locks.
+pub struct MetricsSink {
+    classes: Classes<()>,
+}
+
+const FAMILIES: [MetricFamily; 13] = [
+    ACQUIRED,
+    UNAVAILABLE,
+    WAIT_SECONDS,
+    RENEWED,
+    RENEWAL_FAILURES,
+    AT_RISK,
+    LOST,
+    RELEASED,
+    HANDED_ON,
+    HOLD_SECONDS,
+    IN_DOUBT,
+    STORE_CALLS,
+    STORE_CALL_SECONDS,
+];
+
+impl MetricsSink {
+    /// Makes a sink, and describes its metrics to the recorder.
+    pub fn new() -> MetricsSink {
+        for MetricFamily { name, kind, help, .. } in FAMILIES {
+            match kind {
+                MetricKind::Counter => describe_counter!(name, Unit::Count, help),
+                MetricKind::Histogram => describe_histogram!(name, Unit::Seconds, help),
+                MetricKind::Gauge => {}
+            }
+        }
+        MetricsSink { classes: Classes::new(|| ()) }
+    }
+
+    /// Returns the class of the lock, among the classes of this sink.
+    fn class(&self, lock: &LockName) -> String {
+        self.classes.with(class_of(lock), |class, ()| class.to_owned())
+    }
+
+    fn count(&self, family: MetricFamily, lock: &LockName) {
+        counter!(family.name, "class" => self.class(lock)).increment(1);
+    }
+
+    fn count_with(&self, family: MetricFamily, lock: &LockName, label: &'static str, value: &'static str) {
+        counter!(family.name, "class" => self.class(lock), label => value).increment(1);
+    }
+
+    fn time(&self, family: MetricFamily, lock: &LockName, time: Duration) {
+        histogram!(family.name, "class" => self.class(lock)).record(time.as_secs_f64());
+    }
+}
+
+impl Default for MetricsSink {
+    fn default() -> MetricsSink {
+        MetricsSink::new()
+    }
+}
+
+impl EventSink for MetricsSink {
+    fn on_event(&self, event: &Event<'_>) {
+        match event {
+            Event::Acquired { lock, waited, .. } => {
+                self.count(ACQUIRED, lock);
+                self.time(WAIT_SECONDS, lock, *waited);
+            }
+            Event::Unavailable { lock, code, waited } => {
+                self.count_with(UNAVAILABLE, lock, "code", code.name());
+                self.time(WAIT_SECONDS, lock, *waited);
+            }
+            Event::Renewed { lock, .. } => self.count(RENEWED, lock),
+            Event::RenewalFailed { lock, code, .. } => {
+                self.count_with(RENEWAL_FAILURES, lock, "code", code.name());
+            }
+            Event::AtRisk { lock, .. } => self.count(AT_RISK, lock),
+            Event::Lost { lock, reason, held, .. } => {
+                self.count_with(LOST, lock, "reason", reason.name());
+                self.time(HOLD_SECONDS, lock, *held);
+            }
+            Event::Released { lock, held, .. } => {
+                self.count(RELEASED, lock);
+                self.time(HOLD_SECONDS, lock, *held);
+            }
+            Event::HandedOn { lock, held, .. } => {
+                self.count(HANDED_ON, lock);
+                self.time(HOLD_SECONDS, lock, *held);
+            }
+            Event::InDoubt { lock, call } => self.count_with(IN_DOUBT, lock, "call", call.name()),
+            Event::StoreCall { call, outcome, took, .. } => {
+                let (call, outcome) = (call.name(), outcome.name());
+                counter!(STORE_CALLS.name, "call" => call, "outcome" => outcome).increment(1);
+                histogram!(STORE_CALL_SECONDS.name, "call" => call).record(took.as_secs_f64());
+            }
+        }
+    }
+}
+
+impl fmt::Debug for MetricsSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MetricsSink").field("classes", &self.classes).finish()
+    }
+}

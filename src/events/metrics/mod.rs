@@ -1,0 +1,268 @@
+//! The metrics of a manager: counters and histograms that its events feed, as a page for Prometheus.
+//!
+//! No name of a lock becomes a label, only its class. So the page has a limited size, whatever the locks are called: see
+//! [`class`].
+
+mod class;
+#[cfg(feature = "metrics")]
+mod facade;
+pub(crate) mod family;
+mod histogram;
+mod page;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use self::class::Classes;
+pub(crate) use self::class::class_of;
+#[cfg(feature = "metrics")]
+pub use self::facade::MetricsSink;
+pub(crate) use self::family::MetricFamily;
+use self::family::{
+    ACQUIRED, AT_RISK, BUILD_INFO, HANDED_ON, HOLD_SECONDS, IN_DOUBT, LEASES_HELD, LONGEST_HOLD_SECONDS,
+    LONGEST_WAIT_SECONDS, LOST, RELEASED, RENEWAL_FAILURES, RENEWED, STORE_CALL_SECONDS, STORE_CALLS,
+    THREADS_WAITING, UNAVAILABLE, WAIT_SECONDS,
+};
+use self::histogram::{Histogram, counters};
+use self::page::Page;
+use crate::error::Code;
+use crate::events::event::{Event, EventSink, StoreCall, StoreOutcome};
+use crate::names::lease_state::LostReason;
+use crate::names::lock_name::LockName;
+use crate::runtime::sync::AtomicU64;
+
+/// What has happened to the locks of one class.
+#[derive(Debug)]
+struct ClassCounts {
+    acquired: AtomicU64,
+    unavailable: PerCode,
+    renewed: AtomicU64,
+    renewal_failures: PerCode,
+    at_risk: AtomicU64,
+    lost: Vec<AtomicU64>,
+    released: AtomicU64,
+    handed_on: AtomicU64,
+    in_doubt: Vec<AtomicU64>,
+    waits: Histogram,
+    holds: Histogram,
+}
+
+/// Outcomes of one kind of call to the store.
+#[derive(Debug)]
+struct CallCounts {
+    ok: AtomicU64,
+    held: AtomicU64,
+    not_ours: AtomicU64,
+    failed: PerCode,
+    took: Histogram,
+}
+
+/// A count for each code.
+#[derive(Debug)]
+struct PerCode(Vec<AtomicU64>);
+
+/// Codes that a page shows from the beginning: the increase of a count is seen only if it was shown as zero before.
+const STORE_FAILURES: [Code; 3] = [Code::ConnectionError, Code::RetriesExhausted, Code::InDoubt];
+
+impl PerCode {
+    fn new() -> PerCode {
+        PerCode(counters(Code::ALL.len()))
+    }
+
+    fn add(&self, code: Code) {
+        add_at(&self.0, Code::ALL.iter().position(|it| *it == code));
+    }
+
+    /// Returns the counts to show: those that are not zero, and those of `always`.
+    fn shown(&self, always: &[Code]) -> impl Iterator<Item = (Code, u64)> {
+        let counts = Code::ALL.iter().zip(&self.0).map(|(code, count)| (*code, count.load(Relaxed)));
+        counts.filter(|(code, count)| *count > 0 || always.contains(code))
+    }
+}
+
+fn add(count: &AtomicU64) {
+    count.fetch_add(1, Relaxed);
+}
+
+fn add_at(counts: &[AtomicU64], at: Option<usize>) {
+    at.and_then(|at| counts.get(at)).map(add);
+}
+
+impl ClassCounts {
+    fn new() -> ClassCounts {
+        ClassCounts {
+            acquired: AtomicU64::new(0),
+            unavailable: PerCode::new(),
+            renewed: AtomicU64::new(0),
+            renewal_failures: PerCode::new(),
+            at_risk: AtomicU64::new(0),
+            lost: counters(LostReason::ALL.len()),
+            released: AtomicU64::new(0),
+            handed_on: AtomicU64::new(0),
+            in_doubt: counters(StoreCall::ALL.len()),
+            waits: Histogram::new(WAIT_SECONDS.bounds),
+            holds: Histogram::new(HOLD_SECONDS.bounds),
+        }
+    }
+}
+
+impl CallCounts {
+    fn new() -> CallCounts {
+        CallCounts {
+            ok: AtomicU64::new(0),
+            held: AtomicU64::new(0),
+            not_ours: AtomicU64::new(0),
+            failed: PerCode::new(),
+            took: Histogram::new(STORE_CALL_SECONDS.bounds),
+        }
+    }
+}
+
+/// What is true of the locks of one class when a page is made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct ClassGauges {
+    pub(crate) held: u64,
+    pub(crate) waiting: u64,
+    /// Age of the oldest lease that is held.
+    pub(crate) longest_hold: Duration,
+    /// How long the first waiter has waited.
+    pub(crate) longest_wait: Duration,
+}
+
+/// The counters and histograms of one manager.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    classes: Classes<ClassCounts>,
+    calls: Vec<CallCounts>,
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Metrics {
+        let calls = StoreCall::ALL.iter().map(|_| CallCounts::new()).collect();
+        Metrics { classes: Classes::new(ClassCounts::new), calls }
+    }
+
+    /// Makes the page. `gauges` are added up by class. `counts` are those of the manager.
+    pub(crate) fn page<'a>(
+        &self,
+        gauges: impl Iterator<Item = (&'a LockName, ClassGauges)>,
+        counts: &[(MetricFamily, u64)],
+    ) -> String {
+        let mut now = BTreeMap::<String, ClassGauges>::new();
+        for (name, gauge) in gauges {
+            let sum = now.entry(self.classes.with(class_of(name), |class, _| class.to_owned())).or_default();
+            sum.held += gauge.held;
+            sum.waiting += gauge.waiting;
+            sum.longest_hold = sum.longest_hold.max(gauge.longest_hold);
+            sum.longest_wait = sum.longest_wait.max(gauge.longest_wait);
+        }
+        let mut page = Page::new();
+        let classes = self.classes.all();
+        for (class, counts) in &classes {
+            let with = |label, value| [("class", class.as_str()), (label, value)];
+            let class = [("class", class.as_str())];
+            page.count(&ACQUIRED, &class, counts.acquired.load(Relaxed));
+            for (code, count) in counts.unavailable.shown(&[Code::LockUnavailable]) {
+                page.count(&UNAVAILABLE, &with("code", code.name()), count);
+            }
+            page.histogram(&WAIT_SECONDS, &class, &counts.waits);
+            page.count(&RENEWED, &class, counts.renewed.load(Relaxed));
+            for (code, count) in counts.renewal_failures.shown(&STORE_FAILURES) {
+                page.count(&RENEWAL_FAILURES, &with("code", code.name()), count);
+            }
+            page.count(&AT_RISK, &class, counts.at_risk.load(Relaxed));
+            for (reason, count) in LostReason::ALL.iter().zip(&counts.lost) {
+                page.count(&LOST, &with("reason", reason.name()), count.load(Relaxed));
+            }
+            page.count(&RELEASED, &class, counts.released.load(Relaxed));
+            page.count(&HANDED_ON, &class, counts.handed_on.load(Relaxed));
+            page.histogram(&HOLD_SECONDS, &class, &counts.holds);
+            for (call, count) in StoreCall::ALL.iter().zip(&counts.in_doubt) {
+                let count = count.load(Relaxed);
+                let always = [StoreCall::Acquire, StoreCall::Renew, StoreCall::RenewMany, StoreCall::Release];
+                if count > 0 || always.contains(call) {
+                    page.count(&IN_DOUBT, &with("call", call.name()), count);
+                }
+            }
+            let now = now.get(class[0].1).copied().unwrap_or_default();
+            page.count(&LEASES_HELD, &class, now.held);
+            page.count(&THREADS_WAITING, &class, now.waiting);
+            page.seconds(&LONGEST_HOLD_SECONDS, &class, now.longest_hold);
+            page.seconds(&LONGEST_WAIT_SECONDS, &class, now.longest_wait);
+        }
+        for (call, counts) in StoreCall::ALL.iter().zip(&self.calls) {
+            if counts.took.is_empty() {
+                continue;
+            }
+            let with = |outcome| [("call", call.name()), ("outcome", outcome)];
+            page.count(&STORE_CALLS, &with("ok"), counts.ok.load(Relaxed));
+            for (outcome, count) in [("held", &counts.held), ("not_ours", &counts.not_ours)] {
+                let count = count.load(Relaxed);
+                if count > 0 {
+                    page.count(&STORE_CALLS, &with(outcome), count);
+                }
+            }
+            for (code, count) in counts.failed.shown(&STORE_FAILURES) {
+                page.count(&STORE_CALLS, &with(code.name()), count);
+            }
+            page.histogram(&STORE_CALL_SECONDS, &[("call", call.name())], &counts.took);
+        }
+        for (family, count) in counts {
+            page.count(family, &[], *count);
+        }
+        page.count(&BUILD_INFO, &[("version", env!("CARGO_PKG_VERSION"))], 1);
+        page.finish()
+    }
+
+    fn of(&self, lock: &LockName, count: impl FnOnce(&ClassCounts)) {
+        self.classes.with(class_of(lock), |_, counts| count(counts));
+    }
+}
+
+impl EventSink for Metrics {
+    fn on_event(&self, event: &Event<'_>) {
+        match event {
+            Event::Acquired { lock, waited, .. } => self.of(lock, |class| {
+                add(&class.acquired);
+                class.waits.add(*waited);
+            }),
+            Event::Unavailable { lock, code, waited } => self.of(lock, |class| {
+                class.unavailable.add(*code);
+                class.waits.add(*waited);
+            }),
+            Event::Renewed { lock, .. } => self.of(lock, |class| add(&class.renewed)),
+            Event::RenewalFailed { lock, code, .. } => {
+                self.of(lock, |class| class.renewal_failures.add(*code));
+            }
+            Event::AtRisk { lock, .. } => self.of(lock, |class| add(&class.at_risk)),
+            Event::Lost { lock, reason, held, .. } => self.of(lock, |class| {
+                add_at(&class.lost, LostReason::ALL.iter().position(|it| it == reason));
+                class.holds.add(*held);
+            }),
+            Event::Released { lock, held, .. } => self.of(lock, |class| {
+                add(&class.released);
+                class.holds.add(*held);
+            }),
+            Event::HandedOn { lock, held, .. } => self.of(lock, |class| {
+                add(&class.handed_on);
+                class.holds.add(*held);
+            }),
+            Event::InDoubt { lock, call } => self.of(lock, |class| {
+                add_at(&class.in_doubt, StoreCall::ALL.iter().position(|it| it == call));
+            }),
+            Event::StoreCall { call, outcome, took, .. } => {
+                let counts =
+                    StoreCall::ALL.iter().position(|it| it == call).and_then(|at| self.calls.get(at));
+                let Some(counts) = counts else { return };
+                match outcome {
+                    StoreOutcome::Ok => add(&counts.ok),
+                    StoreOutcome::Held => add(&counts.held),
+                    StoreOutcome::NotOurs => add(&counts.not_ours),
+                    StoreOutcome::Failed(code) => counts.failed.add(*code),
+                }
+                counts.took.add(*took);
+            }
+        }
+    }
+}

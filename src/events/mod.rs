@@ -1,0 +1,9 @@
+//! What sinks are told: metrics, history, tracing; and the store that reports its calls to them.
+
+pub(crate) mod event;
+pub(crate) mod history_writer;
+pub(crate) mod metrics;
+pub(crate) mod observed_store;
+pub(crate) mod sinks;
+#[cfg(feature = "tracing")]
+pub(crate) mod tracing_sink;

@@ -1,0 +1,457 @@
+//! A held lock: check, renewal, release and loss.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::Receiver;
+
+#[cfg(doc)]
+use crate::error::Code;
+use crate::error::{Error, Result};
+use crate::events::event::StoreCall;
+use crate::events::sinks::OpenSpans;
+use crate::handles::pending_call::PendingCall;
+use crate::lease::events::LeaseEvents;
+use crate::lease::held_lock::HeldLock;
+use crate::lease::keeper::TTL_MIN as KEPT_TTL_MIN;
+use crate::lease::token::LeaseToken;
+use crate::names::fence::Fence;
+use crate::names::lease_state::LeaseState;
+use crate::names::lock_name::LockName;
+use crate::runtime::time::{Deadline, Moment};
+use crate::session::Session;
+use crate::settings::config::checked_ttl;
+use crate::wait::queue::Answer;
+
+/// Longest time for which dropping a lease blocks to release it.
+const DROP_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A held lock. Dropping it releases the lock.
+///
+/// The lease expires after its TTL, which counts from before the request was sent. Then somebody else may hold
+/// the lock. So call [`check`](Lease::check) before each step that needs the lock, and send
+/// [`fence`](Lease::fence) along with each write.
+///
+/// | [`state`](Lease::state) | `check` | store has our record | ended by |
+/// |---|---|---|---|
+/// | held | `Ok` | yes | release, expiry, a renewal that finds it lost |
+/// | renewing, at risk: see [`keep`](Lease::keep) | `Ok` | yes | the same |
+/// | lost: expired | [`Code::LeaseLost`] | until its TTL ends in the store | release, renewal by the caller |
+/// | lost: for another reason | [`Code::LeaseLost`] | no | - |
+/// | released | [`Code::LeaseLost`] | no, unless the release failed | - |
+///
+/// Several threads may use a lease, and any thread may release it. Renewal and release exclude each other.
+/// Drop is best effort: it blocks for two seconds at most, and leaves a failed release to a background thread. If a renewal
+/// or release hangs that long, the thread that makes it releases the lock after it.
+/// Call [`release`](Lease::release) to get the errors.
+#[must_use = "dropping the lease releases the lock"]
+pub struct Lease {
+    lock: Arc<HeldLock>,
+    session: Arc<Session>,
+}
+
+impl Lease {
+    /// Tries once to acquire the lock: see [`Session::attempt`].
+    pub(crate) fn attempt(
+        session: &Arc<Session>,
+        name: &LockName,
+        ttl: Duration,
+        until_death: bool,
+        waits: Deadline,
+    ) -> Result<Answer<Lease>> {
+        let lock = match session.attempt(name, ttl, until_death, waits)? {
+            Answer::Got(lock) => lock,
+            Answer::Busy(holder) => return Ok(Answer::Busy(holder)),
+        };
+        let lease = Lease::of(session, lock)?;
+        if lease.check().is_ok() {
+            return Ok(Answer::Got(lease));
+        }
+        session.usable()?;
+        Err(Error::RetriesExhausted {
+            store: session.store.describe(),
+            what: format!("the grant took longer than the lease of {ttl:?}; ask for a longer TTL"),
+            source: None,
+        })
+    }
+
+    /// See [`LockManager::adopt`](crate::LockManager::adopt).
+    pub(crate) fn adopt(session: &Arc<Session>, token: LeaseToken) -> Result<Lease> {
+        session.usable()?;
+        Lease::of(session, HeldLock::adopted(token))
+    }
+
+    fn of(session: &Arc<Session>, lock: HeldLock) -> Result<Lease> {
+        let lock = Arc::new(lock);
+        session.hold(&lock);
+        let lease = Lease { lock, session: Arc::clone(session) };
+        // The manager was closed during the request. Dropping the lease releases it.
+        session.usable().map(|()| lease)
+    }
+
+    /// Tells the event sinks that the caller gets the lease.
+    pub(crate) fn tell_acquired(&self, waited: impl FnOnce() -> Duration, open: OpenSpans) {
+        self.events().acquired(waited, open);
+    }
+
+    fn events(&self) -> LeaseEvents<'_> {
+        self.session.events_of(&self.lock)
+    }
+
+    /// Returns the name of the lock, as stored.
+    pub fn name(&self) -> &LockName {
+        self.lock.name()
+    }
+
+    /// Returns the number to send along with every write that the lock guards. It grows with every grant.
+    /// `None` if fencing is switched off in the store's options, and in a forked child, whose writes the lock
+    /// does not guard.
+    pub fn fence(&self) -> Option<Fence> {
+        if self.session.not_forked().is_ok() { self.lock.fence() } else { None }
+    }
+
+    /// Returns the fence for a write that a receiver compares. Does not check whether the lease has expired,
+    /// because the receiver decides.
+    ///
+    /// # Errors
+    /// FORKED; INVALID_ARGUMENT if fencing is switched off.
+    #[cfg(any(feature = "aerospike", feature = "hbase"))]
+    pub(crate) fn fence_for_writes(&self) -> Result<Fence> {
+        self.session.not_forked()?;
+        self.fence_or_refuse()
+    }
+
+    fn fence_or_refuse(&self) -> Result<Fence> {
+        let allowed = "a lease with a fence: fencing is switched off in the options of its store (fence=off)";
+        self.lock.fence().ok_or_else(|| Error::invalid("lease of lock", self.name().key(), allowed))
+    }
+
+    /// Returns when the lease expires, on the lease clock. Returns zero once it was released or found lost, and in
+    /// a forked child.
+    pub fn ends(&self) -> Moment {
+        if self.session.not_forked().is_ok() { self.lock.ends() } else { Moment::OVER }
+    }
+
+    /// Returns the remaining time of the lease: zero once it has expired, or was released or found lost. No
+    /// I/O, no locks.
+    pub fn remaining(&self) -> Duration {
+        self.ends().since(Moment::now())
+    }
+
+    /// Returns the TTL with which the lease was granted or last renewed. No I/O, no locks.
+    pub fn ttl(&self) -> Duration {
+        self.lock.ttl()
+    }
+
+    /// Checks by this machine's clock that the lease has not expired. No I/O and no locks; it takes some tens of
+    /// nanoseconds, so call it before every step.
+    ///
+    /// It cannot know that a store lost the record, or that this thread will be paused right afterwards. The
+    /// fence protects against both. A virtual machine that is paused or migrated may not see the pause in any of
+    /// its clocks; then this check cannot see it either.
+    ///
+    /// # Errors
+    /// * [`Code::LeaseLost`]: the lease has expired, or was released or found lost.
+    /// * [`Code::Forked`]: this is a child of the process that acquired the lease, created by `fork` or by a bare
+    ///   `clone`. A child that shares its parent's memory (`vfork`) is not detected.
+    pub fn check(&self) -> Result<()> {
+        self.session.not_forked()?;
+        self.lock.check().inspect_err(|_| self.events().look())
+    }
+
+    /// Returns the fence for the next write, if the lease has not expired. It is [`check`](Lease::check) and
+    /// [`fence`](Lease::fence) in one call, so that no step can forget one of them. No I/O, no locks.
+    ///
+    /// ```
+    /// # let manager = dlm::LockManager::builder().store_uri("memory:?client=docs").open()?;
+    /// # let lease = manager.lock("report", dlm::Level::Xdc)?.try_acquire()?;
+    /// # fn write(_: &str, _: dlm::Fence) {}
+    /// for page in ["one", "two"] {
+    ///     write(page, lease.guard()?);
+    /// }
+    /// # Ok::<(), dlm::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`check`](Lease::check), and [`Code::InvalidArgument`] if fencing is switched off in the options of the
+    /// store.
+    pub fn guard(&self) -> Result<Fence> {
+        self.check()?;
+        self.fence_or_refuse()
+    }
+
+    /// Returns the state of the lease, by this machine's clock. No I/O. [`check`](Lease::check) is cheaper and says less.
+    ///
+    /// In a forked child the answer is that of the parent's copy at the fork, and means nothing.
+    pub fn state(&self) -> LeaseState {
+        self.lock.life.state()
+    }
+
+    /// Keeps the lease alive: background threads of the manager renew it from now on, for `max_hold` at most. No renewal
+    /// makes it last longer than `max_hold` from now; [`Duration::MAX`] sets no limit. A second call sets a new limit. Does
+    /// no I/O.
+    ///
+    /// The lease is renewed after a third of its time, and repeatedly if that fails. If less than a third of it is left,
+    /// its state is [`AtRisk`](LeaseState::AtRisk). If every renewal fails until its end, it is lost, and no
+    /// renewal brings it back. Use [`changes`](Lease::changes), [`at_risk_fd`](Lease::at_risk_fd) or
+    /// [`lost_fd`](Lease::lost_fd) to be told. Still call [`guard`](Lease::guard) before each step: the process may be
+    /// stopped at any time, and then nobody renews.
+    ///
+    /// All kept leases of a manager share at most two threads, and many leases one request.
+    ///
+    /// # Errors
+    /// * [`Code::LeaseLost`] if the lease is not valid.
+    /// * [`Code::InvalidArgument`] if `max_hold` is zero, or the TTL of the lease is shorter than 100 ms.
+    /// * [`Code::InternalError`] if no thread can be started; [`Code::Closed`], [`Code::Forked`].
+    pub fn keep(&self, max_hold: Duration) -> Result<()> {
+        self.session.usable()?;
+        check_keep(self.ttl(), max_hold)?;
+        self.lock.check()?;
+        self.session.keeper.keep(&self.lock, Moment::now().after(max_hold))
+    }
+
+    /// Returns a channel that gets a message when [`state`](Lease::state) changes. It has room for one message: read the
+    /// message, then the state. A change by the clock may be told up to 200 ms late; `state`, `check` and the descriptors
+    /// are never late. The channel is disconnected when the lease is dropped.
+    ///
+    /// # Errors
+    /// [`Code::InternalError`] if no thread can be started; [`Code::Closed`], [`Code::Forked`].
+    pub fn changes(&self) -> Result<Receiver<()>> {
+        self.session.usable()?;
+        let changes = self.lock.life.listen();
+        self.session.keeper.watch(&self.lock)?;
+        Ok(changes)
+    }
+
+    /// Returns a descriptor for event loops. It becomes readable when [`check`](Lease::check) starts to fail with
+    /// [`Code::LeaseLost`]. A renewal moves that moment.
+    ///
+    /// Poll the descriptor, but do not read it: a read only clears it for up to 100 ms. The first call creates
+    /// it. Later calls return the same descriptor. It belongs to the lease and is closed on exec. Linux only.
+    ///
+    /// # Errors
+    /// [`Code::Forked`]; [`Code::InternalError`] if the process has no descriptor left.
+    pub fn lost_fd(&self) -> Result<BorrowedFd<'_>> {
+        self.session.not_forked()?;
+        self.lock.life.lost_fd().map_err(|error| self.no_descriptor(error))
+    }
+
+    /// Returns a descriptor as [`lost_fd`](Lease::lost_fd) does, which is also readable while the lease is at risk: see
+    /// [`keep`](Lease::keep). A renewal makes it unreadable again.
+    ///
+    /// # Errors
+    /// Those of `lost_fd`.
+    pub fn at_risk_fd(&self) -> Result<BorrowedFd<'_>> {
+        self.session.not_forked()?;
+        self.lock.life.at_risk_fd().map_err(|error| self.no_descriptor(error))
+    }
+
+    /// Returns a descriptor for the processes that this one starts, if the lease
+    /// [dies with the process](crate::AcquireOptions::dies_with_process); otherwise `None`. As long as any process has a
+    /// copy of it, nobody takes the lock over before its TTL ends. It is closed on exec unless the caller changes that.
+    ///
+    /// It belongs to all such leases of this manager. Only copy and close it. Blocks for one read of the store.
+    ///
+    /// # Errors
+    /// [`Code::LeaseLost`]; [`Code::InternalError`] if the process has no descriptor left; [`Code::Closed`],
+    /// [`Code::Forked`]; those of a store that does not serve.
+    pub fn liveness_fd(&self) -> Result<Option<OwnedFd>> {
+        self.session.usable()?;
+        let by = Deadline::after(self.session.settings.timeout);
+        self.session.under_lock(StoreCall::LivenessFd, &self.lock, |store| self.lock.liveness_fd(store, by))
+    }
+
+    fn no_descriptor(&self, error: io::Error) -> Error {
+        Error::Internal {
+            what: format!("no descriptor for lock {}", self.name()),
+            source: Some(error.into()),
+        }
+    }
+
+    /// Renews the lease: it then expires one TTL from now. Blocks for one call to the store, limited by the store
+    /// time-out, the TTL and, while the lease has not expired here, its remaining time (at least 100 ms). Also
+    /// waits for a renewal or release under way.
+    ///
+    /// # Errors
+    /// * [`Code::LeaseLost`]: the lease had expired in the store, or another holder has the lock.
+    /// * Any other error, [`Code::InDoubt`] included, leaves the lease and its end as they were.
+    /// * [`Code::Closed`], [`Code::Forked`].
+    pub fn renew(&self) -> Result<()> {
+        self.session.not_forked()?;
+        self.renew_for(self.ttl())
+    }
+
+    /// Renews the lease: it then expires `ttl` from now, which may be earlier than before. The earlier end holds
+    /// for this lease only. The store never shortens a record: without a release, the lock stays held for the
+    /// longer time that was requested before.
+    ///
+    /// # Errors
+    /// Those of [`renew`](Lease::renew), and [`Code::InvalidArgument`] for a TTL outside 1 ms to 365 days.
+    pub fn renew_for(&self, ttl: Duration) -> Result<()> {
+        self.session.renew_lease(&self.lock, checked_ttl(ttl)?)
+    }
+
+    /// Renews the lease as [`renew_for`](Lease::renew_for) does, for the TTL of the last grant or renewal if `ttl` is `None`.
+    /// Returns at once: a thread of the manager makes the call. Starts that thread if none is idle.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`] for a TTL outside 1 ms to 365 days; [`Code::InternalError`] if no thread can be started;
+    /// [`Code::Closed`], [`Code::Forked`]. [`PendingCall::take`] returns all others.
+    pub fn start_renewal(&self, ttl: Option<Duration>) -> Result<PendingCall<()>> {
+        let ttl = checked_ttl(ttl.unwrap_or(self.ttl()))?;
+        let lock = Arc::clone(&self.lock);
+        PendingCall::start(&self.session, self.name(), move |session| session.renew_lease(&lock, ttl))
+    }
+
+    /// Releases the lock. Blocks for one call to the store. Never touches the record of another holder.
+    ///
+    /// Returns `true` if the lock was this lease's and is free now. Returns `false` without asking the store if
+    /// the lease had been released or found lost before.
+    ///
+    /// # Errors
+    /// * [`Code::LeaseLost`]: the lease had expired in the store, or another holder has the lock.
+    /// * [`Code::Forked`].
+    /// * After any other error, [`Code::InDoubt`] included, the lock may or may not be free. Call `release`
+    ///   again, or drop the lease: then the background threads retry until the TTL ends.
+    pub fn release(&self) -> Result<bool> {
+        // First, because in a forked child the mutex below may be held by a thread that does not exist there.
+        self.session.not_forked()?;
+        if !self.lock.is_open() {
+            return Ok(false);
+        }
+        self.session.release_lease(&self.lock)
+    }
+
+    /// Releases the lock as [`release`](Lease::release) does, but returns at once: a thread of the manager makes the call.
+    /// Starts that thread if none is idle. The lease is valid until the call begins; it is up to the caller not to use it.
+    ///
+    /// # Errors
+    /// [`Code::InternalError`] if no thread can be started; [`Code::Closed`], [`Code::Forked`]. [`PendingCall::take`] returns
+    /// all others.
+    pub fn start_release(&self) -> Result<PendingCall<bool>> {
+        let lock = Arc::clone(&self.lock);
+        PendingCall::start(&self.session, self.name(), move |session| session.release_lease(&lock))
+    }
+
+    /// Turns the lease into a token, by which any process can renew and release it. The lock stays held, but no
+    /// longer by this manager.
+    ///
+    /// No I/O, except for a lease that [dies with the process](crate::AcquireOptions::dies_with_process). From then on it
+    /// does not: first the store is told so. Blocks for that one call to the store. If it fails, there is no token and the
+    /// lease is dropped.
+    ///
+    /// Waits for a renewal or release under way, for two seconds at most.
+    ///
+    /// # Errors
+    /// [`Code::LeaseLost`] if the lease was released or found lost; [`Code::RetriesExhausted`] if another call is still
+    /// under way after two seconds; [`Code::Closed`], [`Code::Forked`]. If the store has to be told, also those of a store
+    /// that does not serve.
+    pub fn into_token(self) -> Result<LeaseToken> {
+        let waits = Deadline::after(DROP_TIMEOUT);
+        let token = self.hand_on_by(waits);
+        if token.is_err() && waits.passed() && self.lock.is_open() {
+            // Without another wait in the drop.
+            self.session.give_up(&self.lock, waits);
+        }
+        token
+    }
+
+    /// See [`into_token`](Lease::into_token). After it, the lease has ended here. After an error it has not, unless it was
+    /// lost.
+    #[cfg(feature = "capi")]
+    pub(crate) fn hand_on(&self) -> Result<LeaseToken> {
+        self.hand_on_by(Deadline::after(DROP_TIMEOUT))
+    }
+
+    fn hand_on_by(&self, waits: Deadline) -> Result<LeaseToken> {
+        self.session.usable()?;
+        let by = Deadline::after(self.session.settings.timeout);
+        let token = self
+            .session
+            .under_lock(StoreCall::OutliveProcess, &self.lock, |store| self.lock.hand_on(store, waits, by));
+        self.forget_if_over();
+        match &token {
+            Ok(_) => self.events().handed_on(),
+            Err(Error::LeaseLost { reason: Some(reason), .. }) => self.events().lost(*reason),
+            Err(_) => {}
+        }
+        token
+    }
+
+    /// Lets the lock stay held for this time from now, even if it is released sooner: at most the TTL. See
+    /// [`AcquireOptions::min_hold`](crate::AcquireOptions::min_hold). Zero ends the minimum. No I/O. Waits for a renewal or
+    /// release under way.
+    ///
+    /// # Errors
+    /// Those of [`check`](Lease::check), and [`Code::InvalidArgument`] for a time that is longer than the TTL, and for a
+    /// lease that [dies with its process](crate::AcquireOptions::dies_with_process).
+    pub fn hold_at_least(&self, min_hold: Duration) -> Result<()> {
+        check_min_hold(self.ttl(), min_hold)?;
+        self.check()?;
+        if self.lock.hold_at_least(min_hold) { Ok(()) } else { Err(no_minimum()) }
+    }
+
+    /// Ends what [`keep`](Lease::keep) has begun: the lease then ends at its end, unless the caller renews it. A renewal under
+    /// way may still make it longer. Does nothing for a lease that is not kept alive. No I/O.
+    ///
+    /// # Errors
+    /// [`Code::Forked`].
+    pub fn stop_keeping(&self) -> Result<()> {
+        self.session.not_forked()?;
+        self.session.keeper.stop_keeping(&self.lock);
+        Ok(())
+    }
+
+    fn forget_if_over(&self) {
+        self.session.forget_if_over(&self.lock);
+    }
+}
+
+pub(crate) fn no_minimum() -> Error {
+    let allowed = "none for a lease that dies with its process, because others must wait for the minimum";
+    Error::invalid("minimum hold", "any", allowed)
+}
+
+/// Checks the terms of [`Lease::hold_at_least`].
+pub(crate) fn check_min_hold(ttl: Duration, min_hold: Duration) -> Result<()> {
+    if min_hold > ttl {
+        return Err(Error::invalid("min_hold", format!("{min_hold:?}"), format!("at most the TTL, {ttl:?}")));
+    }
+    Ok(())
+}
+
+/// Checks the terms of [`Lease::keep`].
+pub(crate) fn check_keep(ttl: Duration, max_hold: Duration) -> Result<()> {
+    if max_hold.is_zero() {
+        return Err(Error::invalid("max_hold", "0", "more than zero"));
+    }
+    if ttl < KEPT_TTL_MIN {
+        let allowed = format!("{KEPT_TTL_MIN:?} or more for a lease that is kept alive");
+        return Err(Error::invalid("ttl", format!("{ttl:?}"), allowed));
+    }
+    Ok(())
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        // A forked child has a copy of its parent's lease and must not release it. Also, the mutex below may be
+        // held by a thread that does not exist in the child.
+        if self.session.not_forked().is_err() || !self.lock.is_open() || self.lock.is_given_up() {
+            return;
+        }
+        self.session.give_up(&self.lock, Deadline::after(DROP_TIMEOUT.min(self.session.settings.timeout)));
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease")
+            .field("name", self.name())
+            .field("fence", &self.fence())
+            .field("remaining", &self.remaining())
+            .finish_non_exhaustive()
+    }
+}

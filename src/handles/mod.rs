@@ -1,0 +1,15 @@
+//! What callers hold: one file for each noun.
+
+pub(crate) mod acquire;
+pub(crate) mod break_holder;
+pub(crate) mod builder;
+pub(crate) mod diagnosis;
+pub(crate) mod election;
+pub(crate) mod latch;
+pub(crate) mod lease;
+pub(crate) mod lease_set;
+pub(crate) mod lock;
+pub(crate) mod locks;
+pub(crate) mod manager;
+pub(crate) mod pending;
+pub(crate) mod pending_call;

@@ -1,0 +1,177 @@
+//! A call to the store that does not block: the release or the renewal of a lease.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, OnceLock};
+
+use crate::error::{Code, Error, Result};
+use crate::names::lock_name::LockName;
+use crate::runtime::sync::Mutex;
+use crate::runtime::time::Moment;
+use crate::runtime::timerfd::Timerfd;
+use crate::session::Session;
+use crate::wait::asking::{AskKind, Inquiry, NextStep, Served};
+
+/// A release or a renewal under way, from [`Lease::start_release`](crate::Lease::start_release) or
+/// [`Lease::start_renewal`](crate::Lease::start_renewal). It costs no thread: at most 8 threads of a manager make all such
+/// calls, and those of [`Lock::start`](crate::Lock::start). A call goes before requests for locks that wait for a thread, and
+/// one thread makes nothing but such calls.
+///
+/// No method blocks. Several threads may use it; one of them takes the result. Dropping it changes nothing: the call goes on.
+#[must_use = "take returns the result"]
+pub struct PendingCall<T: Send + 'static> {
+    shared: Arc<CallShared<T>>,
+}
+
+/// Makes the call, in a thread of the manager.
+type CallBody<T> = dyn Fn(&Session) -> Result<T> + Send + Sync;
+
+struct CallShared<T> {
+    session: Arc<Session>,
+    name: LockName,
+    run: Box<CallBody<T>>,
+    state: Mutex<CallState<T>>,
+    /// Created by the first call of [`PendingCall::fd`], under `state`.
+    timerfd: OnceLock<Timerfd>,
+}
+
+enum CallState<T> {
+    Waits,
+    Asks,
+    Finished(Result<T>),
+    Taken,
+}
+
+impl<T: Send + 'static> PendingCall<T> {
+    /// Leaves `run` to the manager's threads.
+    pub(crate) fn start(
+        session: &Arc<Session>,
+        name: &LockName,
+        run: impl Fn(&Session) -> Result<T> + Send + Sync + 'static,
+    ) -> Result<PendingCall<T>> {
+        session.usable()?;
+        let number = session.askers.number();
+        let shared = Arc::new(CallShared {
+            session: Arc::clone(session),
+            name: name.clone(),
+            run: Box::new(run),
+            state: Mutex::new(CallState::Waits),
+            timerfd: OnceLock::new(),
+        });
+        let place = name.hbase_row().first().copied().unwrap_or_default();
+        let inquiry = Arc::clone(&shared) as Arc<dyn Inquiry>;
+        session.askers.add(number, AskKind::Call, place, inquiry).map_err(|error| {
+            session.usable().err().unwrap_or_else(|| Error::Internal {
+                what: format!("no thread can be started for lock {name}"),
+                source: Some(error.into()),
+            })
+        })?;
+        Ok(PendingCall { shared })
+    }
+
+    /// Returns the result of the call once it has finished, and `Ok(None)` before that. Never blocks.
+    ///
+    /// # Errors
+    /// Those of the call; [`Code::Closed`] if the manager was closed before the call began; [`Code::InvalidArgument`] if the
+    /// result was taken before; [`Code::Forked`].
+    pub fn take(&self) -> Result<Option<T>> {
+        self.shared.session.not_forked()?;
+        let mut state = self.shared.state.lock();
+        if matches!(*state, CallState::Waits | CallState::Asks) {
+            return Ok(None);
+        }
+        match std::mem::replace(&mut *state, CallState::Taken) {
+            CallState::Finished(result) => result.map(Some),
+            _ => {
+                let name = self.shared.name.key();
+                Err(Error::invalid("pending call of lock", name, "one whose result was not taken before"))
+            }
+        }
+    }
+
+    /// Returns a descriptor for event loops. It becomes readable when the call has finished, and stays so. Poll the
+    /// descriptor, but do not read it. The first call creates it. Later calls return the same descriptor. It belongs to this
+    /// object and is closed on exec. Linux only.
+    ///
+    /// # Errors
+    /// [`Code::InternalError`] if the process has no descriptor left; [`Code::Forked`].
+    pub fn fd(&self) -> Result<BorrowedFd<'_>> {
+        let shared = &*self.shared;
+        shared.session.not_forked()?;
+        if let Some(timerfd) = shared.timerfd.get() {
+            return Ok(timerfd.as_fd());
+        }
+        let state = shared.state.lock();
+        let is_open = matches!(*state, CallState::Waits | CallState::Asks);
+        let timerfd = Timerfd::at(if is_open { Moment::NEVER } else { Moment::OVER });
+        let timerfd = timerfd.map_err(|error| Error::Internal {
+            what: format!("no descriptor for a call of lock {}", shared.name),
+            source: Some(error.into()),
+        })?;
+        Ok(shared.timerfd.get_or_init(|| timerfd).as_fd())
+    }
+}
+
+impl<T> CallShared<T> {
+    fn finish(&self, result: Result<T>) {
+        let mut state = self.state.lock();
+        *state = CallState::Finished(result);
+        if let Some(Err(error)) = self.timerfd.get().map(|timerfd| timerfd.set(Moment::OVER)) {
+            log::error!("the timer of lock {} could not be set: {error}", self.name);
+        }
+    }
+}
+
+impl<T: Send + 'static> Inquiry for CallShared<T> {
+    fn look(&self) -> NextStep {
+        match *self.state.lock() {
+            CallState::Waits => NextStep::Ask(Moment::NEVER),
+            CallState::Asks => NextStep::LookAt(Moment::NEVER),
+            CallState::Finished(_) | CallState::Taken => NextStep::Done,
+        }
+    }
+
+    fn ask(&self) -> Served {
+        {
+            let mut state = self.state.lock();
+            if !matches!(*state, CallState::Waits) {
+                return Served::Unknown;
+            }
+            *state = CallState::Asks;
+        }
+        let result = catch_unwind(AssertUnwindSafe(|| (self.run)(&self.session))).unwrap_or_else(|_| {
+            let what = format!("a call of lock {} panicked", self.name);
+            log::error!("{what}");
+            Err(Error::Panic { what })
+        });
+        let served = match result.as_ref().map_err(Error::code) {
+            Err(Code::ConnectionError | Code::RetriesExhausted | Code::InDoubt) => Served::No,
+            Err(Code::Closed | Code::Forked | Code::Panic | Code::InvalidArgument) => Served::Unknown,
+            Ok(_) | Err(_) => Served::Yes,
+        };
+        self.finish(result);
+        served
+    }
+
+    fn stopped(&self) {
+        if matches!(*self.state.lock(), CallState::Waits) {
+            self.finish(Err(Error::Closed));
+        }
+    }
+}
+
+impl<T: Send + 'static> Drop for PendingCall<T> {
+    fn drop(&mut self) {
+        if self.shared.session.not_forked().is_err() {
+            // In a forked child, where a thread that does not exist may hold the mutex.
+            std::mem::forget(Arc::clone(&self.shared));
+        }
+    }
+}
+
+impl<T: Send + 'static> fmt::Debug for PendingCall<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PendingCall").field("name", &self.shared.name).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,107 @@
+//! The events of a lease. Nothing of the library may be locked when one is told.
+
+use std::time::Duration;
+
+use crate::error::{Code, Error, Result};
+use crate::events::event::Event;
+use crate::events::sinks::{EventSinks, OpenSpans};
+use crate::lease::held_lock::HeldLock;
+use crate::names::lease_state::{LeaseState, LostReason};
+use crate::runtime::time::Moment;
+
+/// Tells the sinks of a manager about one lease.
+pub(crate) struct LeaseEvents<'a> {
+    events: &'a EventSinks,
+    lease: &'a HeldLock,
+}
+
+impl<'a> LeaseEvents<'a> {
+    pub(crate) fn new(events: &'a EventSinks, lease: &'a HeldLock) -> LeaseEvents<'a> {
+        LeaseEvents { events, lease }
+    }
+
+    /// The caller gets the lease. Remembered also without sinks, because some may come later.
+    pub(crate) fn acquired(&self, waited: impl FnOnce() -> Duration, open: OpenSpans) {
+        self.lease.told.begin();
+        if self.events.are_open() {
+            let (lock, fence) = (self.lease.name(), self.lease.fence());
+            self.events.tell_end(&Event::Acquired { lock, fence, waited: waited() }, open);
+        }
+    }
+
+    /// A renewal has ended, whose answer is `answer`.
+    pub(crate) fn renewal(&self, answer: &Result<()>) {
+        match answer {
+            Ok(()) => self.renewed(),
+            Err(Error::LeaseLost { reason: Some(reason), .. }) => self.lost(*reason),
+            Err(Error::LeaseLost { reason: None, .. }) => {}
+            Err(error) => self.renewal_failed(error.code()),
+        }
+    }
+
+    pub(crate) fn renewed(&self) {
+        if self.events.are_open() && self.lease.told.renew() {
+            let (lock, fence) = (self.lease.name(), self.lease.fence());
+            self.events.tell(&Event::Renewed { lock, fence, left: self.left() });
+        }
+    }
+
+    pub(crate) fn renewal_failed(&self, code: Code) {
+        if self.events.are_open() && self.lease.told.has_begun() {
+            let (lock, fence) = (self.lease.name(), self.lease.fence());
+            self.events.tell(&Event::RenewalFailed { lock, fence, code, left: self.left() });
+        }
+    }
+
+    /// A release has ended, whose answer is `answer`. `freed` says whether the store has confirmed it.
+    pub(crate) fn release(&self, answer: &Result<bool>, freed: bool) {
+        match answer {
+            Ok(true) => self.released(freed),
+            Err(Error::LeaseLost { reason: Some(reason), .. }) => self.lost(*reason),
+            Ok(false) | Err(_) => {}
+        }
+    }
+
+    pub(crate) fn released(&self, freed: bool) {
+        if self.events.are_open() && self.lease.told.end() {
+            let (lock, fence, held) = (self.lease.name(), self.lease.fence(), self.held());
+            self.events.tell(&Event::Released { lock, fence, held, freed });
+        }
+    }
+
+    pub(crate) fn handed_on(&self) {
+        if self.events.are_open() && self.lease.told.end() {
+            let (lock, fence, held) = (self.lease.name(), self.lease.fence(), self.held());
+            self.events.tell(&Event::HandedOn { lock, fence, held });
+        }
+    }
+
+    pub(crate) fn lost(&self, reason: LostReason) {
+        // The end of an adopted lease may be unknown. That is no loss.
+        if self.events.are_open() && reason != LostReason::EndUnknown && self.lease.told.lose() {
+            let (lock, fence, held) = (self.lease.name(), self.lease.fence(), self.held());
+            self.events.tell(&Event::Lost { lock, fence, reason, held });
+        }
+    }
+
+    /// Tells what the clock has changed.
+    pub(crate) fn look(&self) {
+        if !self.events.are_open() || !self.lease.told.has_begun() {
+            return;
+        }
+        if let Some(reason) = self.lease.life.expired() {
+            self.lost(reason);
+        } else if self.lease.life.state() == LeaseState::AtRisk && self.lease.told.risk() {
+            let (lock, fence) = (self.lease.name(), self.lease.fence());
+            self.events.tell(&Event::AtRisk { lock, fence, left: self.left() });
+        }
+    }
+
+    fn left(&self) -> Duration {
+        self.lease.ends().since(Moment::now())
+    }
+
+    fn held(&self) -> Duration {
+        Moment::now().since(self.lease.since())
+    }
+}

@@ -1,0 +1,12 @@
+//! One granted lock in this process: its state, its renewal, its loss, its release, and staying after it.
+
+pub(crate) mod broken;
+pub(crate) mod events;
+pub(crate) mod freeing;
+pub(crate) mod held_lock;
+pub(crate) mod keeper;
+pub(crate) mod life;
+pub(crate) mod linger;
+pub(crate) mod retake_right;
+pub(crate) mod token;
+pub(crate) mod told;

@@ -1,0 +1,289 @@
+//! Names of locks, and their keys in the stores. The Java libraries DLM and DistributedLatch compute the same
+//! keys, so services in all languages exclude each other.
+
+use std::fmt;
+
+use crate::error::{Error, Result};
+use crate::names::text::quoted;
+
+/// Longest client or farm id, in bytes.
+pub const CLIENT_BYTES_MAX: usize = 255;
+/// Longest id of a lock, in bytes.
+pub const ID_BYTES_MAX: usize = 1024;
+/// Longest full name of a lock, in bytes.
+pub(crate) const KEY_BYTES_MAX: usize = 2 * CLIENT_BYTES_MAX + ID_BYTES_MAX + 5;
+
+/// Scope of a lock or latch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+#[non_exhaustive]
+pub enum Level {
+    /// One data centre. The farm id is part of the name of a lock, so each farm has its own lock.
+    #[default]
+    Dc,
+    /// All data centres that share the store. The farm id is not part of the name of a lock.
+    Xdc,
+}
+
+/// How a lock may be held. Exclusive is the only mode so far; later versions may add shared modes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+#[non_exhaustive]
+pub enum Mode {
+    /// Held by one holder at a time.
+    #[default]
+    Exclusive,
+}
+
+/// What client and farm ids may contain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum NamePolicy {
+    /// No `#` and no control characters. Two different names then never have the same key.
+    #[default]
+    Strict,
+    /// All that the Java libraries allow: any text that is not empty and contains no NUL. Then (`a#b`, `c`) and
+    /// (`a`, `b#c`) are the same lock. Only for services that already have such ids.
+    Compat,
+}
+
+/// The full name of a lock: level, client, farm (level DC) and id. Its parts have been checked.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LockName {
+    /// `DC#<farm>#<client>#<id>` or `XDC#<client>#<id>`.
+    key: String,
+}
+
+impl LockName {
+    /// Makes the name of lock `id` of `client`. Level DC needs a farm; level XDC ignores it.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`](crate::Code::InvalidArgument) if a part is empty, too long or contains a
+    /// character that is not allowed: see [`NamePolicy`]. An id is at most 1024 bytes without NUL.
+    pub fn new(
+        level: Level,
+        client: &str,
+        farm: Option<&str>,
+        id: &str,
+        policy: NamePolicy,
+    ) -> Result<LockName> {
+        check_part("client id", client, policy)?;
+        check_id("lock id", id)?;
+        let key = match (level, farm) {
+            (Level::Xdc, _) => format!("XDC#{client}#{id}"),
+            (Level::Dc, Some(farm)) => {
+                check_part("farm id", farm, policy)?;
+                format!("DC#{farm}#{client}#{id}")
+            }
+            (Level::Dc, None) => {
+                return Err(Error::invalid(
+                    "farm id",
+                    "",
+                    "a lock of level DC needs one; set it, or use level XDC",
+                ));
+            }
+        };
+        Ok(LockName { key })
+    }
+
+    /// Makes the name whose [`key`](LockName::key) is this text, as a list of locks or another process has it.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`](crate::Code::InvalidArgument) if it is not the full name of a lock.
+    pub fn from_key(key: &str) -> Result<LockName> {
+        let parts = match key.split_once('#') {
+            Some(("XDC", rest)) => rest.splitn(2, '#').count(),
+            Some(("DC", rest)) => rest.splitn(3, '#').count() - 1,
+            _ => 0,
+        };
+        if parts != 2 || key.len() > KEY_BYTES_MAX {
+            return Err(Error::invalid("lock key", key, "DC#<farm>#<client>#<id> or XDC#<client>#<id>"));
+        }
+        Ok(LockName { key: key.to_owned() })
+    }
+
+    /// Returns `DC#<farm>#<client>#<id>` or `XDC#<client>#<id>`, from which stores make their keys.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// Returns the farm of a lock of level DC, and `<client>#<id>`. Cuts a farm id at its first `#`, which only
+    /// [`NamePolicy::Compat`] allows.
+    #[cfg(feature = "aerospike")]
+    pub(crate) fn farm_and_rest(&self) -> (Option<&str>, &str) {
+        let (level, rest) = self.key.split_once('#').unwrap_or(("", &self.key));
+        match rest.split_once('#') {
+            Some((farm, rest)) if level == "DC" => (Some(farm), rest),
+            _ => (None, rest),
+        }
+    }
+
+    /// Returns the row of the lock in HBase: one byte of hash, which spreads names over the table's 256
+    /// pre-splits, then the key. (PhonePe DLM 1.0.1, through hbasewd's one-byte hash distributor.)
+    pub fn hbase_row(&self) -> Vec<u8> {
+        salted(self.key.as_bytes(), &[])
+    }
+
+    /// Returns the row of the lock's fence counter in HBase: the hash byte of the lock row, which puts both in
+    /// one region, then `F#` and the key. No lock row can equal it, because those continue with `DC#` or `XDC#`.
+    pub fn hbase_fence_row(&self) -> Vec<u8> {
+        salted(self.key.as_bytes(), b"F#")
+    }
+}
+
+/// Writes the key, escaped.
+impl fmt::Display for LockName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&quoted(&self.key))
+    }
+}
+
+/// Checks a table name by HBase's rules: `[namespace:]table` of letters, digits, `_`, `-` and `.`, neither part
+/// beginning with `.` or `-`. Returns it as HBase writes it: a table of the namespace `default` has no namespace in its
+/// name, neither in hbase:meta nor in lists (`org.apache.hadoop.hbase.TableName.valueOf`).
+pub(crate) fn checked_table(table: &str) -> Result<String> {
+    let legal = |part: &str| {
+        !part.is_empty()
+            && !part.starts_with(['.', '-'])
+            && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b))
+    };
+    let (namespace, name) = table.split_once(':').unwrap_or(("default", table));
+    if table.len() <= 255 && legal(namespace) && legal(name) {
+        Ok(if namespace == "default" { name } else { table }.to_owned())
+    } else {
+        Err(Error::invalid("table", table, "[namespace:]name of ASCII letters, digits, '_', '-' and '.'"))
+    }
+}
+
+/// Returns `hash(key) ++ infix ++ key`.
+pub(crate) fn salted(key: &[u8], infix: &[u8]) -> Vec<u8> {
+    let mut row = Vec::with_capacity(1 + infix.len() + key.len());
+    row.push(one_byte_hash(key));
+    row.extend_from_slice(infix);
+    row.extend_from_slice(key);
+    row
+}
+
+/// Computes Java's `31 * x + b` over signed bytes, starting from 1, and returns the low byte of the absolute value.
+fn one_byte_hash(key: &[u8]) -> u8 {
+    let hash = key.iter().fold(1i32, |x, &b| x.wrapping_mul(31).wrapping_add(i32::from(b as i8)));
+    hash.unsigned_abs() as u8
+}
+
+pub(crate) fn check_part(what: &'static str, part: &str, policy: NamePolicy) -> Result<()> {
+    const ALLOWED: &str = "1 to 255 bytes of UTF-8 without '#' and control characters \
+                           (names=compat forbids only NUL, for services that already have such ids)";
+    let length_ok = (1..=CLIENT_BYTES_MAX).contains(&part.len());
+    let content_ok = match policy {
+        NamePolicy::Strict => !part.chars().any(|c| c == '#' || c.is_control()),
+        NamePolicy::Compat => !part.contains('\0'),
+    };
+    if length_ok && content_ok { Ok(()) } else { Err(Error::invalid(what, part, ALLOWED)) }
+}
+
+pub(crate) fn check_id(what: &'static str, id: &str) -> Result<()> {
+    if (1..=ID_BYTES_MAX).contains(&id.len()) && !id.contains('\0') {
+        Ok(())
+    } else {
+        Err(Error::invalid(what, id, format!("1 to {ID_BYTES_MAX} bytes of UTF-8 without NUL")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn strict(level: Level, client: &str, farm: Option<&str>, id: &str) -> Result<LockName> {
+        LockName::new(level, client, farm, id, NamePolicy::Strict)
+    }
+
+    /// Values computed by Java's hash (hbasewd 0.1.0). `KWK-!-;` hashes to `Integer.MIN_VALUE`.
+    #[test]
+    fn the_hash_byte_is_that_of_the_java_library() {
+        let thousand = "x".repeat(1000);
+        let a31 = "a".repeat(31);
+        let text = [
+            ("", 0x01),
+            ("a", 0x80),
+            ("XDC#CLIENT_ID#LOCK_ID", 0xd2),
+            ("DC#FA1#CLIENT_ID#LOCK_ID", 0xcb),
+            ("client_latch", 0xaf),
+            ("é", 0xf9),
+            ("日本語", 0xd9),
+            ("💥lock", 0x6e),
+            ("polygenelubricants", 0xc1),
+            (&thousand, 0xff),
+            (&a31, 0xa0),
+            ("XDC#svc#order-42", 0xb3),
+            ("KWK-!-;", 0x00),
+        ];
+        for (key, byte) in text {
+            assert_eq!(one_byte_hash(key.as_bytes()), byte, "{key:?}");
+        }
+        for (raw, byte) in
+            [(&[0xffu8][..], 0x1e), (&[0x80], 0x61), (&[0x00], 0x1f), (&[0xff, 0xff, 0xff, 0xff], 0x41)]
+        {
+            assert_eq!(one_byte_hash(raw), byte, "{raw:?}");
+        }
+    }
+
+    #[test]
+    fn rows_are_those_of_the_java_library() {
+        let xdc = strict(Level::Xdc, "CLIENT_ID", None, "LOCK_ID").unwrap();
+        assert_eq!(xdc.hbase_row(), b"\xd2XDC#CLIENT_ID#LOCK_ID");
+        assert_eq!(xdc.hbase_fence_row(), b"\xd2F#XDC#CLIENT_ID#LOCK_ID");
+        let dc = strict(Level::Dc, "CLIENT_ID", Some("FA1"), "LOCK_ID").unwrap();
+        assert_eq!(dc.hbase_row(), b"\xcbDC#FA1#CLIENT_ID#LOCK_ID");
+    }
+
+    #[test]
+    fn two_strict_names_never_meet() {
+        let parts = ["a", "b", "a_b", "DC", "XDC", "é", "a.b", "a-b"];
+        let ids = ["a", "b#c", "#", "##a", "a#b#c", "c", "DC#a#b", "\n"];
+        let mut seen = std::collections::HashMap::new();
+        for client in parts {
+            for id in ids {
+                let mut names = vec![(strict(Level::Xdc, client, None, id).unwrap(), (client, None, id))];
+                for farm in parts {
+                    names
+                        .push((strict(Level::Dc, client, Some(farm), id).unwrap(), (client, Some(farm), id)));
+                }
+                for (name, from) in names {
+                    if let Some(other) = seen.insert(name.key().to_owned(), from) {
+                        panic!("{from:?} and {other:?} are both {name}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn bad_parts_are_refused_with_what_is_allowed() {
+        let long = "x".repeat(CLIENT_BYTES_MAX + 1);
+        for client in ["", "a#b", "a\0b", "a\nb", "\u{7f}", long.as_str()] {
+            let error = strict(Level::Xdc, client, None, "id").unwrap_err();
+            assert_eq!(error.code(), crate::Code::InvalidArgument, "{client:?}");
+            assert!(error.to_string().contains("1 to 255 bytes"), "{error}");
+            assert!(strict(Level::Dc, "client", Some(client), "id").is_err(), "farm {client:?}");
+        }
+        assert!(strict(Level::Dc, "client", None, "id").is_err(), "DC without farm");
+        let long = "x".repeat(ID_BYTES_MAX + 1);
+        for id in ["", "a\0b", long.as_str()] {
+            assert!(strict(Level::Xdc, "client", None, id).is_err(), "{id:?}");
+        }
+        assert!(LockName::new(Level::Xdc, "a#b", None, "id", NamePolicy::Compat).is_ok());
+        assert!(LockName::new(Level::Xdc, "a\0b", None, "id", NamePolicy::Compat).is_err());
+        assert!(strict(Level::Xdc, &"x".repeat(CLIENT_BYTES_MAX), None, &"y".repeat(ID_BYTES_MAX)).is_ok());
+    }
+
+    #[test]
+    fn a_key_written_down_is_the_same_name_again() {
+        for name in [
+            strict(Level::Xdc, "svc", None, "a#b").unwrap(),
+            strict(Level::Dc, "svc", Some("dc1"), "#").unwrap(),
+        ] {
+            assert_eq!(LockName::from_key(name.key()).unwrap(), name);
+        }
+        for key in ["", "XDC", "XDC#a", "DC#a#b", "F#XDC#a#b", "xdc#a#b"] {
+            assert!(LockName::from_key(key).is_err(), "{key:?}");
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Work that no fork may interrupt: a fork by another thread waits until it has ended.
+//!
+//! A forked child inherits the `static` variables of this library and of the crates that it uses. If a thread of the
+//! parent was changing one under a lock, the child would wait for that thread, which it does not have. So such a thread
+//! has a [`ForkPause`] meanwhile.
+//!
+//! The C library's `fork` waits by a hook. A child that was made by a bare `clone` system call is not protected.
+
+use std::cell::Cell;
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+use crate::runtime::time::{self, Deadline};
+
+/// Longest wait of a fork. Only a store whose files another program has locked takes longer than some milliseconds.
+const LONGEST: Duration = Duration::from_secs(10);
+/// Time between two looks of a thread that waits.
+const LOOK: Duration = Duration::from_micros(50);
+
+/// Number of pauses of all threads, and of threads that look whether they may begin one.
+static PAUSES: AtomicUsize = AtomicUsize::new(0);
+/// Number of pauses that have begun.
+static BEGUN: AtomicUsize = AtomicUsize::new(0);
+/// Number of threads that are in a fork, or wait to begin one.
+static FORKING: AtomicUsize = AtomicUsize::new(0);
+/// Whether this process was forked during a pause of another thread, which had taken too long.
+static IS_SPOILT: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// Number of pauses of this thread. A log function of the program may fork during one.
+    static OWN: Cell<usize> = const { Cell::new(0) };
+}
+
+/// While it lives, other threads do not fork. It stays in the thread that has made it.
+#[derive(Debug)]
+pub(crate) struct ForkPause(std::marker::PhantomData<*const ()>);
+
+impl ForkPause {
+    /// Waits while another thread forks.
+    pub(crate) fn new() -> ForkPause {
+        add_hooks();
+        PAUSES.fetch_add(1, SeqCst);
+        // A fork that waits for this thread must not be waited for.
+        if OWN.get() == 0 {
+            let by = Deadline::after(LONGEST);
+            while FORKING.load(SeqCst) > 0 && !by.passed() {
+                PAUSES.fetch_sub(1, SeqCst);
+                time::sleep(LOOK);
+                PAUSES.fetch_add(1, SeqCst);
+            }
+        }
+        BEGUN.fetch_add(1, SeqCst);
+        OWN.set(OWN.get() + 1);
+        ForkPause(std::marker::PhantomData)
+    }
+
+    /// Whether this process was forked during work that should have been waited for. That work never ends here.
+    #[cfg(any(test, feature = "embedded"))]
+    pub(crate) fn is_spoilt() -> bool {
+        IS_SPOILT.load(SeqCst)
+    }
+}
+
+impl Drop for ForkPause {
+    fn drop(&mut self) {
+        OWN.set(OWN.get() - 1);
+        BEGUN.fetch_sub(1, SeqCst);
+        PAUSES.fetch_sub(1, SeqCst);
+    }
+}
+
+extern "C" fn before_fork() {
+    FORKING.fetch_add(1, SeqCst);
+    let others = || PAUSES.load(SeqCst) > OWN.get();
+    if others() {
+        let by = Deadline::after(LONGEST);
+        while others() && !by.passed() {
+            time::sleep(LOOK);
+        }
+    }
+}
+
+extern "C" fn in_parent() {
+    FORKING.fetch_sub(1, SeqCst);
+}
+
+extern "C" fn in_child() {
+    FORKING.store(0, SeqCst);
+    PAUSES.store(OWN.get(), SeqCst);
+    // A thread that only looked had changed nothing yet.
+    if BEGUN.swap(OWN.get(), SeqCst) > OWN.get() {
+        IS_SPOILT.store(true, SeqCst);
+    }
+}
+
+/// Adds the hooks. Threads that begin at the same time add them several times, which changes nothing.
+fn add_hooks() {
+    unsafe extern "C" {
+        fn pthread_atfork(
+            prepare: Option<extern "C" fn()>,
+            parent: Option<extern "C" fn()>,
+            child: Option<extern "C" fn()>,
+        ) -> c_int;
+    }
+
+    static ADDED: AtomicBool = AtomicBool::new(false);
+    if ADDED.load(SeqCst) {
+        return;
+    }
+    // SAFETY: the declaration is that of POSIX. The hooks live as long as the library: `libdlm.so` is linked with
+    // `nodelete`, and the C library forgets the hooks of any other library that is unloaded. In a child they only
+    // change atomic variables, as they must in the child of a process with threads.
+    let failed = unsafe { pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
+    if failed != 0 {
+        log::error!("forks will not wait for this library: pthread_atfork failed with error {failed}");
+    }
+    ADDED.store(true, SeqCst);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::thread;
+
+    use super::*;
+    use crate::testing::fork::{alone, in_forked_child};
+    use crate::testing::patience::until;
+
+    #[test]
+    fn a_fork_waits_for_work_of_other_threads_and_not_for_its_own() {
+        if !alone() {
+            return;
+        }
+        let (begun, ended) = (AtomicBool::new(false), AtomicBool::new(false));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let _pause = ForkPause::new();
+                begun.store(true, SeqCst);
+                until("the other thread wants to fork", || FORKING.load(SeqCst) > 0);
+                // The fork would be over by now.
+                thread::sleep(Duration::from_millis(50));
+                let _nested = ForkPause::new();
+                ended.store(true, SeqCst);
+            });
+            until("the work has begun", || begun.load(SeqCst));
+            assert!(in_forked_child(|| {
+                drop(ForkPause::new());
+                ended.load(SeqCst) && !ForkPause::is_spoilt()
+            }));
+        });
+        // Another thread looks whether it may begin, just now.
+        PAUSES.fetch_add(1, SeqCst);
+        FORKING.fetch_add(1, SeqCst);
+        in_child();
+        assert!(!ForkPause::is_spoilt() && PAUSES.load(SeqCst) == 0);
+        let _own = ForkPause::new();
+        assert!(in_forked_child(|| !ForkPause::is_spoilt() && OWN.get() == 1 && PAUSES.load(SeqCst) == 1));
+        assert_eq!(FORKING.load(SeqCst), 0);
+    }
+}

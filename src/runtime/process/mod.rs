@@ -1,0 +1,15 @@
+//! The process that the library runs in: its identity, its forks, its signals and the library's threads.
+//!
+//! Each file states why its calls into the system are sound.
+#![allow(unsafe_code)]
+
+#[cfg(feature = "capi")]
+pub(crate) mod cancellation;
+pub(crate) mod descriptors;
+pub(crate) mod fork_pause;
+mod identity;
+pub(crate) mod process_mark;
+pub(crate) mod signals;
+#[cfg(any(feature = "aerospike", feature = "capi"))]
+pub(crate) mod stack;
+pub(crate) mod threads;

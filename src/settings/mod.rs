@@ -1,0 +1,5 @@
+//! Options: their keys, defaults and limits.
+
+pub(crate) mod config;
+pub(crate) mod options;
+pub(crate) mod store_option;

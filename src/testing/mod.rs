@@ -1,0 +1,4 @@
+//! For unit tests: what needs several layers at once.
+
+pub(crate) mod fork;
+pub(crate) mod patience;
