@@ -13,7 +13,6 @@ use std::time::Duration;
 use crate::error::{Code, Error, Result};
 use crate::events::event::{Event, StartedWork, StoreCall, StoreOutcome};
 use crate::events::sinks::{EventSinks, OpenSpans};
-use crate::latch::poller::locks_only;
 use crate::names::diagnostic::Diagnostic;
 use crate::names::history_entry::HistoryEntry;
 use crate::names::holder::Holder;
@@ -26,7 +25,7 @@ use crate::runtime::time::{Deadline, Moment};
 use crate::store::{
     Acquired, Attempt, HistoryOf, HistoryStore, Inspection, LatchNote, LatchStore, ListCursor, LivenessStore,
     LockPage, LockQuery, LockStore, NewLatch, Released, Renewal, Renewed, Roster, Step, Stepped,
-    StoreCounters,
+    StoreCounters, locks_only,
 };
 
 pub(crate) struct ObservedStore {

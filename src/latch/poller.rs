@@ -41,7 +41,7 @@ use crate::names::notice_endpoint::LatchListener;
 use crate::runtime::background::{Background, Next, Ticket};
 use crate::runtime::sync::{HashMap, Mutex};
 use crate::runtime::time::{Deadline, Moment, jittered};
-use crate::store::{LatchNote, LatchStore, LockStore};
+use crate::store::{LatchNote, LatchStore, LockStore, locks_only};
 use crate::wait::notices::{LatchWaits, Notices};
 
 /// Most latches read in one call.
@@ -567,10 +567,6 @@ fn counts(
     }
     let what = format!("the store returned {} counts for {} latches", answers.len(), asked.len());
     Err(Error::Internal { what, source: None })
-}
-
-pub(crate) fn locks_only(store: &dyn LockStore) -> Error {
-    Error::invalid("store", store.describe(), "a store that keeps latches: this one has only locks")
 }
 
 /// What a read means for the waiters.

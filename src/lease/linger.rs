@@ -35,8 +35,8 @@ use crate::wait::queue::Queue;
 
 /// How many fences a grant of a lock reserves at first, and at least and at most later. A block that is used up is eight
 /// times as large the next time, and one of which little was used is half as large.
-const BLOCK_FIRST: u64 = 64;
-const BLOCK_LEAST: u64 = 16;
+pub(crate) const BLOCK_FIRST: u64 = 64;
+pub(crate) const BLOCK_LEAST: u64 = 16;
 const BLOCK_MOST: u64 = 65_536;
 /// Most locks whose blocks are remembered. Then all are forgotten.
 const BLOCKS_REMEMBERED: usize = 4096;
@@ -457,9 +457,6 @@ impl fmt::Debug for Linger {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::handles::lease::Lease;
-    use crate::handles::lock::Lock;
-    use crate::handles::manager::LockManager;
     use crate::names::lock_name::{Level, NamePolicy};
 
     #[test]
@@ -470,50 +467,6 @@ mod tests {
             [512, 64, 64, 32, 32]
         );
         assert_eq!([next(BLOCK_LEAST, 1), next(BLOCK_MOST, BLOCK_MOST)], [BLOCK_LEAST, BLOCK_MOST]);
-    }
-
-    fn acquire(lock: &Lock) -> Lease {
-        lock.try_acquire_with_ttl(Duration::from_secs(3600)).unwrap()
-    }
-
-    fn fence(lease: &Lease) -> u64 {
-        lease.fence().unwrap().0
-    }
-
-    /// Ends a lease in another way than by letting its lock stay.
-    fn hand_on(manager: &LockManager, lease: Lease) {
-        assert!(manager.adopt(lease.into_token().unwrap()).unwrap().release().unwrap());
-    }
-
-    /// Returns how many fences the next grant reserves.
-    fn reserved(manager: &LockManager, lock: &Lock) -> u64 {
-        let fences = [(); 2].map(|()| {
-            let lease = acquire(lock);
-            let fence = fence(&lease);
-            hand_on(manager, lease);
-            fence
-        });
-        fences[1] - fences[0]
-    }
-
-    /// Grants reserved the 65,536 fences of a lock that was used much for ever, and for every other lock of the manager.
-    #[test]
-    fn what_is_reserved_is_learnt_at_every_end_and_for_each_lock() {
-        let builder = LockManager::builder().store_uri("memory:").client("tests");
-        let manager = builder.linger(Duration::from_secs(1800)).open().unwrap();
-        let lock = |id| manager.lock(id, Level::Xdc).unwrap();
-        let (busy, idle) = (lock("busy"), lock("idle"));
-        // Blocks of 64, 512 and 4,096.
-        for _ in 0..700 {
-            assert!(acquire(&busy).release().unwrap());
-        }
-        assert_eq!(reserved(&manager, &idle), BLOCK_FIRST);
-        hand_on(&manager, acquire(&busy));
-        assert_eq!(reserved(&manager, &busy), 2048);
-        for _ in 0..20 {
-            hand_on(&manager, acquire(&busy));
-        }
-        assert_eq!(reserved(&manager, &busy), BLOCK_LEAST);
     }
 
     fn name(id: usize) -> LockName {

@@ -96,14 +96,12 @@ impl RetakeRight {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::handles::manager::LockManager;
 
     const S: Duration = Duration::from_secs(1);
 
     /// A margin of a tenth, a TTL of 10 s, and locks that stay for 5 s.
     fn settings(lock_delay: Duration) -> Settings {
-        let builder = LockManager::builder().store_uri("memory:").client("tests").ttl(10 * S);
-        builder.linger(5 * S).lock_delay(lock_delay).open().unwrap().settings().clone()
+        Settings { ttl: 10 * S, linger: 5 * S, lock_delay, ..Settings::default() }
     }
 
     fn at(ms: u64) -> Moment {

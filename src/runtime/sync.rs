@@ -1,7 +1,7 @@
 //! Mutexes, condition variables, atomic variables and hash maps of the library.
 //!
 //! They are those of the standard library, and cost nothing more. In a build with `--cfg dlm_simulation`, those of the
-//! core are those of `simulation`, where a seed decides which thread runs next.
+//! core are those of `simulated`, where a seed decides which thread runs next.
 //!
 //! **Forks.** A program may fork while its threads wait for each other here, and the child uses the library with
 //! objects of its own. So nothing here has state that all objects of a process share: a child would inherit entries for
@@ -11,6 +11,8 @@
 /// What waits in the operating system also in the simulation: in stores over real sockets and files, and where no
 /// simulated thread waits.
 pub(crate) mod real;
+#[cfg(dlm_simulation)]
+pub(crate) mod simulated;
 
 #[cfg(not(dlm_simulation))]
 pub(crate) use real::{Condvar, Mutex, MutexGuard};
@@ -20,7 +22,7 @@ pub(crate) use std::collections::HashMap;
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64};
 
 #[cfg(dlm_simulation)]
-pub(crate) use crate::runtime::simulation::{AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard};
+pub(crate) use simulated::{AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, Waker};
 
 /// Without a random seed, so that one seed of the simulation fixes the order of its entries too.
 #[cfg(dlm_simulation)]

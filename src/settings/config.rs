@@ -83,6 +83,33 @@ pub(crate) struct Settings {
     pub(crate) notices_all: bool,
 }
 
+/// The defaults, of a manager without a name.
+#[cfg(test)]
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            client: String::new(),
+            farm: None,
+            ttl: DEFAULT_TTL,
+            wait: DEFAULT_WAIT,
+            retry: DEFAULT_RETRY,
+            timeout: DEFAULT_TIMEOUT,
+            clock_margin_ppm: DEFAULT_CLOCK_MARGIN_PPM,
+            lock_delay: DEFAULT_LOCK_DELAY,
+            linger: DEFAULT_LINGER,
+            history: DEFAULT_HISTORY,
+            dies_with_process: false,
+            names: NamePolicy::default(),
+            purpose: String::new(),
+            latch_ttl: DEFAULT_LATCH_TTL,
+            poll: DEFAULT_POLL,
+            background_threads: DEFAULT_BACKGROUND_THREADS,
+            notices: parse_notices("local").expect("it is the default"),
+            notices_all: false,
+        }
+    }
+}
+
 impl Settings {
     /// # Errors
     /// INVALID_ARGUMENT if the client id is missing, or the client or farm id is not allowed.

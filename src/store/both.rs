@@ -531,4 +531,4 @@ impl<B: LayoutBridge> LockStore for BothStore<B> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -396,3 +396,8 @@ pub trait LivenessStore: Send + Sync {
         by: Deadline,
     ) -> Result<Option<OwnedFd>>;
 }
+
+/// Returns the error of a call on a latch, for a store that has only locks.
+pub(crate) fn locks_only(store: &dyn LockStore) -> Error {
+    Error::invalid("store", store.describe(), "a store that keeps latches: this one has only locks")
+}

@@ -11,7 +11,7 @@ mod address;
 #[cfg(feature = "aerospike")]
 pub(crate) mod aerospike;
 #[cfg(feature = "hbase")]
-mod both;
+pub(crate) mod both;
 mod counters;
 #[cfg(any(feature = "aerospike", feature = "hbase"))]
 mod deadline_socket;
@@ -65,6 +65,7 @@ pub use latch_store::{
 };
 pub(crate) use latch_store::{check_participant, unexpected};
 pub use lock_list::{ListCursor, ListedLock, LockPage, LockQuery};
+pub(crate) use lock_store::locks_only;
 pub use lock_store::{
     Acquired, Attempt, Grant, Inspection, LivenessStore, LockStore, Released, Renewal, Renewed, SeenRecord,
 };

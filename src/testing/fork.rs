@@ -1,5 +1,8 @@
 //! Forks for tests: what a child may do with the managers and leases that it inherited.
 
+// The calls of the system have no safe form. Only unit tests have this file.
+#![allow(unsafe_code)]
+
 use std::env;
 use std::io::{self, Write};
 use std::mem;

@@ -1,4 +1,9 @@
 //! For unit tests: what needs several layers at once.
 
+#[cfg(feature = "hbase")]
+mod both;
 pub(crate) mod fork;
+#[cfg(feature = "embedded")]
+mod forked_latches;
+mod linger;
 pub(crate) mod patience;

@@ -2,29 +2,33 @@
 //! meaning.
 //!
 //! If a file names an item, by `use` or by a path in its code, an edge leads to the file that defines the item.
-//! Re-exports in between are followed. Code that is compiled only for tests or for the simulation is ignored. So are
-//! `mod` lines and the list of public names in `src/lib.rs`.
+//! Re-exports in between are followed. `mod` lines and the list of public names in `src/lib.rs` are ignored. Arrows are
+//! counted in all code, also that of unit tests. Circles are looked for in what any build but that of the tests compiles,
+//! the simulation and the fuzz targets included.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The layers with the top-level modules of the library, the lowest layer first. A module imports only from its own
+/// The layers with their folders and files at the root of `src`, the lowest layer first. A file imports only from its own
 /// layer and from lower ones.
-const LAYERS: [(&str, &str); 6] = [
-    (
-        "ground",
-        "boot cancel config diagnostic error event event_sinks fence history_entry holder latch_name lease_state metrics name notice_endpoint options owner process random store_option sync text time tracing_sink waiting_line",
-    ),
-    ("for threads and files of one machine", "fence_gate id_lock"),
+const LAYERS: [(&str, &str); 9] = [
+    ("ground", "error names settings runtime"),
+    ("for threads and files of one machine", "local"),
     ("stores", "store"),
-    ("waiting", "wait"),
-    (
-        "what callers hold",
-        "acquire aerospike break_holder builder diagnosis election find_break hbase held_lock history_writer keeper latch lease lease_events lease_life lease_set lease_token lease_told linger lock lock_list manager observed_store pending pending_call retake_right session",
-    ),
+    ("what sinks are told", "events"),
+    ("waiting", "wait latch"),
+    ("a granted lock", "lease"),
+    ("what is held", "session"),
+    ("what callers hold", "handles hbase aerospike"),
     ("C and the command", "capi cli"),
 ];
+
+/// What unit tests need of several layers. It may import from all of them.
+const TESTING: &str = "testing";
+
+/// Most files at the root of `src`.
+const ROOT_MAX: usize = 5;
 
 /// Names of types that are used in several places with one meaning, and why they are not one type.
 const SAME_NAME: [(&str, &str); 1] =
@@ -38,6 +42,11 @@ const APART: [(&str, &str); 2] = [
 
 /// Returns Rust code without comments, string literals and code that is compiled only for tests.
 fn code_of(text: &str) -> String {
+    without(&["test", "dlm_simulation"], &every_code_of(text))
+}
+
+/// Returns Rust code without comments and string literals.
+fn every_code_of(text: &str) -> String {
     let (bytes, mut out, mut at) = (text.as_bytes(), String::new(), 0);
     while at < bytes.len() {
         let rest = &text[at..];
@@ -58,7 +67,7 @@ fn code_of(text: &str) -> String {
         at += skipped;
         out.push(' ');
     }
-    without_tests(&out)
+    out
 }
 
 fn ends_a_word(text: &str) -> bool {
@@ -98,15 +107,16 @@ fn is_character(text: &str) -> bool {
     }
 }
 
-/// Removes each item after `#[cfg(test)]`, `#[cfg(dlm_simulation)]` and similar conditions, up to its `;` or its closing brace.
-fn without_tests(code: &str) -> String {
+/// Removes each item after `#[cfg(test)]` and similar conditions, up to its `;` or its closing brace. `builds` are the
+/// conditions whose items go.
+fn without(builds: &[&str], code: &str) -> String {
     let mut out = String::new();
     let mut rest = code;
     while let Some(at) = rest.find("#[cfg(") {
         let condition_end = at + rest[at..].find(")]").map_or(rest.len() - at, |end| end + 2);
         let condition = &rest[at..condition_end];
         let only_for = |what| condition.contains(what) && !condition.contains(&format!("not({what})"));
-        let for_tests = only_for("test") || only_for("dlm_simulation");
+        let for_tests = builds.iter().any(|build| only_for(build));
         if !for_tests || condition.contains("any(") {
             out.push_str(&rest[..condition_end]);
             rest = &rest[condition_end..];
@@ -160,13 +170,14 @@ struct Module {
 }
 
 impl Module {
-    fn read(file: &Path, root: &Path) -> (Module, BTreeSet<String>) {
+    /// Reads a file without the items that only these `builds` have.
+    fn read(file: &Path, root: &Path, builds: &[&str]) -> (Module, BTreeSet<String>) {
         let name = file.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
         let mut path: Vec<String> = name.trim_end_matches(".rs").split('/').map(str::to_owned).collect();
         if ["mod", "lib"].contains(&path.last().unwrap().as_str()) {
             path.pop();
         }
-        let code = code_of(&fs::read_to_string(file).unwrap());
+        let code = without(builds, &every_code_of(&fs::read_to_string(file).unwrap()));
         let words: Vec<&str> = tokens(&code);
         let (mut children, mut for_tests, mut types) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
         let (mut imports, mut named) = (BTreeMap::new(), Vec::new());
@@ -330,11 +341,17 @@ struct Library {
 }
 
 impl Library {
+    /// Reads the library as builds for its users compile it.
     fn read() -> Library {
+        Library::without(&["test", "dlm_simulation"])
+    }
+
+    /// Reads all that any build compiles, but for what only these `builds` do.
+    fn without(builds: &[&str]) -> Library {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
         let (mut modules, mut for_tests) = (BTreeMap::new(), Vec::new());
         for file in files_below(&root) {
-            let (module, tests) = Module::read(&file, &root);
+            let (module, tests) = Module::read(&file, &root, builds);
             for_tests.extend(tests.into_iter().map(|name| [module.path.as_slice(), &[name]].concat()));
             modules.insert(module.path.clone(), module);
         }
@@ -421,33 +438,59 @@ fn circles(edges: &BTreeMap<&str, BTreeSet<&str>>) -> Vec<String> {
 
 #[test]
 fn no_import_goes_round_in_a_circle() {
-    let library = Library::read();
+    let library = Library::without(&["test"]);
     let edges = library.edges();
     let count: usize = edges.values().map(BTreeSet::len).sum();
     assert!(edges.len() > 100 && count > 500, "only {count} edges of {} files were found", edges.len());
     let circles = circles(&edges);
+    println!("{} files, {count} arrows, {} circles", edges.len(), circles.len());
     assert!(circles.is_empty(), "{} circles:\n{}", circles.len(), circles.join("\n"));
+}
+
+/// Returns the folder at the root of `src` that has the file, or its name without `.rs`.
+fn room(file: &str) -> &str {
+    file.split(['/', '.']).next().unwrap()
+}
+
+fn layer(file: &str) -> usize {
+    let found = LAYERS.iter().position(|(_, rooms)| rooms.split(' ').any(|it| it == room(file)));
+    found.unwrap_or_else(|| panic!("src/{file} is in no layer: see LAYERS"))
 }
 
 #[test]
 fn imports_point_down() {
-    let library = Library::read();
-    let layer = |file: &str| {
-        let top = file.split(['/', '.']).next().unwrap();
-        let found = LAYERS.iter().position(|(_, modules)| modules.split(' ').any(|module| module == top));
-        found.unwrap_or_else(|| panic!("src/{file} is in no layer: see LAYERS"))
-    };
-    let mut wrong = Vec::new();
-    for (from, to) in library.edges() {
-        for to in to.into_iter().filter(|to| layer(to) > layer(from)) {
-            wrong.push(format!(
-                "{from} ({}) imports from {to} ({})",
-                LAYERS[layer(from)].0,
-                LAYERS[layer(to)].0
-            ));
+    let library = Library::without(&[]);
+    let (mut wrong, mut down, mut within) = (Vec::new(), 0, 0);
+    for (from, to) in library.edges().into_iter().filter(|(from, _)| room(from) != TESTING) {
+        for to in to.into_iter().filter(|to| room(to) != TESTING) {
+            match (layer(from), layer(to)) {
+                (own, other) if own < other => {
+                    wrong.push(format!("{from} ({}) imports from {to} ({})", LAYERS[own].0, LAYERS[other].0))
+                }
+                (own, other) if own == other => within += 1,
+                _ => down += 1,
+            }
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    println!("{} arrows up, {down} down, {within} within a layer", wrong.len());
+    assert!(wrong.is_empty(), "{} arrows up:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// A unit test may use what its file imports, and `src/testing`.
+#[test]
+fn only_unit_tests_use_what_is_for_them() {
+    let library = Library::read();
+    let used = |to: &&str| room(to) == TESTING;
+    let wrong: Vec<_> = library.edges().into_iter().filter(|(_, to)| to.iter().any(|to| used(&to))).collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+}
+
+#[test]
+fn the_root_of_the_source_has_few_files() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let entries = fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path());
+    let files: Vec<_> = entries.filter(|path| path.is_file()).collect();
+    assert!(files.len() <= ROOT_MAX, "{} files at the root of src: {files:?}", files.len());
 }
 
 #[test]
@@ -469,27 +512,28 @@ fn a_type_name_means_one_thing() {
 #[test]
 fn clock_randomness_sleep_mutexes_and_thread_start_have_one_place_each() {
     const PLACES: [(&str, &[&str]); 9] = [
-        ("thread::sleep(", &["time.rs"]),
-        ("clock_gettime(", &["time.rs"]),
-        ("SystemTime::now(", &["time.rs"]),
-        ("Instant::now(", &["time.rs"]),
-        ("fastrand::", &["random.rs"]),
-        ("getrandom::", &["random.rs"]),
-        ("Builder::new().name(", &["process/threads.rs"]),
+        ("thread::sleep(", &["runtime/time.rs"]),
+        ("clock_gettime(", &["runtime/time.rs"]),
+        ("SystemTime::now(", &["runtime/time.rs"]),
+        ("Instant::now(", &["runtime/time.rs"]),
+        ("fastrand::", &["runtime/random.rs"]),
+        ("getrandom::", &["runtime/random.rs"]),
+        ("Builder::new().name(", &["runtime/process/threads.rs"]),
         // Not stores over real sockets and files, which are not simulated, nor what no simulated thread waits for.
         (
             "sync::real::",
             &[
                 "aerospike/",
                 "capi/",
-                "fence_gate.rs",
-                "process/descriptors.rs",
+                "local/fence_gate.rs",
+                "runtime/process/descriptors.rs",
                 "store/aerospike/",
                 "store/embedded/",
                 "store/first_contact/",
                 "store/hbase/",
                 "store/scheme.rs",
-                "sync.rs",
+                "runtime/simulation.rs",
+                "runtime/sync.rs",
             ],
         ),
         // A forked child would inherit its table of parked threads: see `sync`.
@@ -509,7 +553,7 @@ fn clock_randomness_sleep_mutexes_and_thread_start_have_one_place_each() {
     assert!(strays.is_empty(), "{}", strays.join("\n"));
 }
 
-/// The library's descriptors never get the numbers of the program's standard streams: see `process/descriptors.rs`.
+/// The library's descriptors never get the numbers of the program's standard streams: see `runtime/process/descriptors.rs`.
 #[test]
 fn whatever_opens_a_descriptor_leaves_the_standard_streams_free() {
     const OPENS: [&str; 17] = [

@@ -4,23 +4,23 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::*;
+use crate::error::Code;
 use crate::names::holder::Identity;
 use crate::names::lock_name::{Level, NamePolicy};
 use crate::runtime::sync::real::Mutex;
 use crate::store::remote::{Capabilities, Create, Created, Found, ReadBack, Record, Replace, Standing};
 use crate::testing::patience::{LONG, until};
-use crate::{Code, LockManager};
 
 /// The deadline of an acquire that must not succeed.
 const BRIEF: Duration = Duration::from_millis(300);
-const TTL: Duration = Duration::from_secs(30);
+pub(crate) const TTL: Duration = Duration::from_secs(30);
 
-const JAVA: usize = 0;
-const OWN: usize = 1;
+pub(crate) const JAVA: usize = 0;
+pub(crate) const OWN: usize = 1;
 
 /// The fate of one request.
 #[derive(Clone, Copy)]
-enum Fate {
+pub(crate) enum Fate {
     /// The request is applied, and the answer is lost.
     ReplyLost,
     /// The request is lost. The client cannot distinguish this from `ReplyLost`.
@@ -31,12 +31,12 @@ enum Fate {
 }
 
 #[derive(Default)]
-struct Halves {
-    records: [Option<Record>; 2],
+pub(crate) struct Halves {
+    pub(crate) records: [Option<Record>; 2],
     numbers: [u64; 2],
     /// The next fates of requests, by their names.
     fates: VecDeque<(&'static str, Fate)>,
-    requests: Vec<&'static str>,
+    pub(crate) requests: Vec<&'static str>,
 }
 
 impl fmt::Debug for Halves {
@@ -45,7 +45,7 @@ impl fmt::Debug for Halves {
     }
 }
 
-type Server = Arc<Mutex<Halves>>;
+pub(crate) type Server = Arc<Mutex<Halves>>;
 
 /// One of the two registers.
 #[derive(Debug)]
@@ -154,7 +154,7 @@ impl Register for Half {
 }
 
 #[derive(Debug)]
-struct Scripted {
+pub(crate) struct Scripted {
     java: RemoteStore<Half>,
     own: RemoteStore<Half>,
     server: Server,
@@ -192,7 +192,7 @@ impl LayoutBridge for Scripted {
 }
 
 /// A store whose half `own` has answered, and its server.
-fn store() -> (BothStore<Scripted>, Server) {
+pub(crate) fn store() -> (BothStore<Scripted>, Server) {
     let server = Server::default();
     let [java, own] = [JAVA, OWN].map(|half| RemoteStore::new(Half(Arc::clone(&server), half)));
     let store = BothStore::new(Scripted { java, own, server: Arc::clone(&server) });
@@ -229,7 +229,7 @@ fn release(store: &BothStore<Scripted>, record: &OwnerRecord) -> Result<Released
     store.release(&name(), record, Deadline::after(LONG))
 }
 
-fn plan(server: &Server, request: &'static str, fate: Fate) {
+pub(crate) fn plan(server: &Server, request: &'static str, fate: Fate) {
     server.lock().fates.push_back((request, fate));
 }
 
@@ -237,7 +237,7 @@ fn requests(server: &Server) -> Vec<&'static str> {
     std::mem::take(&mut server.lock().requests)
 }
 
-fn are_held(server: &Server) -> [bool; 2] {
+pub(crate) fn are_held(server: &Server) -> [bool; 2] {
     server.lock().records.each_ref().map(Option::is_some)
 }
 
@@ -405,24 +405,6 @@ fn a_lease_that_lost_one_half_is_lost_and_the_other_half_is_released() {
         // If that failed, the background threads try again.
         assert!(store.may_leave_parts());
     }
-}
-
-#[test]
-fn what_a_lost_lease_left_behind_is_released_in_the_background() {
-    let (store, server) = store();
-    let manager = LockManager::builder().store(Arc::new(store)).client("tests").ttl(TTL).open().unwrap();
-    let lease = manager.lock("a", Level::Xdc).unwrap().try_acquire().unwrap();
-    server.lock().records[JAVA] = None;
-    plan(&server, "own remove", Fate::Down);
-    assert_eq!(lease.renew().unwrap_err().code(), Code::LeaseLost);
-    let (held, removes) = {
-        let server = server.lock();
-        let removes = server.requests.iter().filter(|request| **request == "own remove").count();
-        (server.records.each_ref().map(Option::is_some), removes)
-    };
-    // The background threads may have released it already, with a second request.
-    assert!(removes > 0 && held == [false, removes == 1], "{removes} requests, {held:?}");
-    until("it is released", || are_held(&server) == [false, false]);
 }
 
 #[test]

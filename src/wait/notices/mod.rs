@@ -146,7 +146,7 @@ struct OpenNotices {
     #[cfg(not(dlm_simulation))]
     woken: UnixStream,
     #[cfg(dlm_simulation)]
-    waker: crate::runtime::simulation::Waker,
+    waker: crate::runtime::sync::Waker,
 }
 
 struct NoticesState {
@@ -476,7 +476,7 @@ impl OpenNotices {
         let state = NoticesState { lines, bits, parked_until: Moment::OVER, probe: None, is_stopping: false };
         let state = Mutex::new(state);
         #[cfg(dlm_simulation)]
-        return Ok(OpenNotices { socket, own, state, waker: crate::runtime::simulation::Waker::default() });
+        return Ok(OpenNotices { socket, own, state, waker: crate::runtime::sync::Waker::default() });
         #[cfg(not(dlm_simulation))]
         {
             let (wake, woken) = above_streams(UnixStream::pair)?;
