@@ -9,7 +9,7 @@ use crate::names::holder::Identity;
 use crate::names::lock_name::{Level, NamePolicy};
 use crate::runtime::sync::real::Mutex;
 use crate::store::remote::{Capabilities, Create, Created, Found, ReadBack, Record, Replace, Standing};
-use crate::testing::patience::{LONG, until};
+use crate::testing::patience::LONG;
 
 /// The deadline of an acquire that must not succeed.
 const BRIEF: Duration = Duration::from_millis(300);
@@ -49,7 +49,7 @@ pub(crate) type Server = Arc<Mutex<Halves>>;
 
 /// One of the two registers.
 #[derive(Debug)]
-struct Half(Server, usize);
+pub(crate) struct Half(Server, usize);
 
 fn ask<T>(
     server: &Server,
