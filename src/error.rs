@@ -391,6 +391,12 @@ fn after(waited: &Duration) -> String {
     if waited.is_zero() { String::new() } else { format!(" (waited {:.3} s)", waited.as_secs_f64()) }
 }
 
+/// Returns the message of a panic.
+pub(crate) fn panic_text(payload: &(dyn std::any::Any + Send)) -> &str {
+    let text = payload.downcast_ref::<&str>().copied();
+    text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -339,7 +339,7 @@ impl Session {
     /// Remembers a lock that `close` must release.
     pub(crate) fn hold(&self, lock: &Arc<HeldLock>) {
         if let Some(held) = &mut *self.held.lock() {
-            held.insert(address(lock), Arc::clone(lock));
+            held.insert(lock.address(), Arc::clone(lock));
         }
     }
 
@@ -601,7 +601,7 @@ impl Drop for Session {
 
 fn remove(held: &HeldLocks, lock: &Arc<HeldLock>) {
     if let Some(held) = &mut *held.lock() {
-        held.remove(&address(lock));
+        held.remove(&lock.address());
     }
 }
 
@@ -609,9 +609,4 @@ fn free(background: &Background, store: &Arc<dyn LockStore>, name: LockName, lef
     let Leftover { record, ttl, doubt } = leftover;
     let mut freeing = Freeing::new(Arc::clone(store), name, record, ttl, doubt);
     background.run(Freeing::FIRST_TRY, move || freeing.try_once());
-}
-
-/// Address of a lock, which identifies it: it does not move while the map holds it.
-fn address(lock: &Arc<HeldLock>) -> usize {
-    Arc::as_ptr(lock) as usize
 }

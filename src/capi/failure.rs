@@ -5,6 +5,7 @@ use std::ffi::{CStr, CString};
 use std::time::Duration;
 
 use super::status::dlm_status;
+use crate::error::panic_text;
 use crate::names::text::quoted;
 use crate::{Error, LostReason};
 
@@ -50,9 +51,7 @@ impl Failure {
     }
 
     pub(super) fn panic(payload: &(dyn std::any::Any + Send)) -> Failure {
-        let text = payload.downcast_ref::<&str>().copied();
-        let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-        let what = quoted(text.unwrap_or("no message"));
+        let what = quoted(panic_text(payload));
         Failure::new(dlm_status::DLM_PANIC, format!("a bug in libdlm caused a panic: {what}"))
     }
 

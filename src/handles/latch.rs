@@ -11,7 +11,7 @@ use crate::latch::watched_latch::Subscription;
 use crate::names::latch_name::LatchName;
 use crate::names::lock_name::Level;
 use crate::runtime::cancel::CancelToken;
-use crate::runtime::time::{Deadline, Moment};
+use crate::runtime::time::{Deadline, LONGEST_PARK, Moment};
 use crate::session::Session;
 use crate::settings::config::checked_ttl;
 use crate::store::{LatchStore, NewLatch, Roster, Step, Stepped, check_participant};
@@ -21,10 +21,6 @@ const COUNT_MAX: i64 = i32::MAX as i64;
 
 /// Longest time that a count-down spends on finding out whom to tell that the latch is open.
 const TELLING: Duration = Duration::from_secs(1);
-
-/// Longest time between two wake-ups of a parked thread. Its timer stops while the machine is suspended, but
-/// the lease clock runs on.
-const LONGEST_PARK: Duration = Duration::from_secs(10);
 
 /// The direction in which the count of a latch may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

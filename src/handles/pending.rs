@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::error::{Code, Error, Result};
+use crate::error::{Error, Result, panic_text};
 use crate::events::sinks::OpenSpans;
 use crate::handles::acquire::{self, AcquireTerms};
 use crate::handles::lease::Lease;
@@ -32,7 +32,7 @@ use crate::wait::queue::{Answer, Ask, Ended, Queue, QueueStep, QueueTicket, Term
 /// |---|---|---|
 /// | waiting | `Ok(None)` | a grant, the end of the wait, an error of the store, cancellation, closing the manager |
 /// | finished | the lease or the error | `take` |
-/// | taken | [`Code::InvalidArgument`] | - |
+/// | taken | [`Code::InvalidArgument`](crate::Code::InvalidArgument) | - |
 ///
 /// Dropping a pending cancels it. A request to the store that is under way then goes on. If it acquires the lock, the
 /// library releases the lock.
@@ -182,8 +182,8 @@ impl Pending {
     ///
     /// # Errors
     /// * Those of [`Lock::acquire_with`](crate::Lock::acquire_with), of which the grant, the error or the end of the wait was the result.
-    /// * [`Code::InvalidArgument`] if the result was taken before; [`Code::Closed`] if the manager was closed since;
-    ///   [`Code::Forked`].
+    /// * [`Code::InvalidArgument`](crate::Code::InvalidArgument) if the result was taken before; [`Code::Closed`](crate::Code::Closed) if the manager was closed since;
+    ///   [`Code::Forked`](crate::Code::Forked).
     pub fn take(&self) -> Result<Option<Lease>> {
         let session = &self.shared.session;
         session.not_forked()?;
@@ -206,7 +206,7 @@ impl Pending {
         }
     }
 
-    /// Cancels the acquisition: it finishes at once with [`Code::Cancelled`]. A request to the store that is under way
+    /// Cancels the acquisition: it finishes at once with [`Code::Cancelled`](crate::Code::Cancelled). A request to the store that is under way
     /// goes on, and the library releases the lock if that request acquires it. Does nothing if the pending has
     /// finished: then [`take`](Pending::take) returns what it returned before. Never blocks.
     pub fn cancel(&self) {
@@ -221,7 +221,7 @@ impl Pending {
     /// [`notify`](Pending::notify) instead.
     ///
     /// # Errors
-    /// [`Code::InternalError`] if the process has no descriptor left; [`Code::Forked`].
+    /// [`Code::InternalError`](crate::Code::InternalError) if the process has no descriptor left; [`Code::Forked`](crate::Code::Forked).
     pub fn fd(&self) -> Result<BorrowedFd<'_>> {
         let shared = &*self.shared;
         shared.session.not_forked()?;
@@ -241,7 +241,7 @@ impl Pending {
     /// tag out again. Never blocks.
     ///
     /// # Errors
-    /// [`Code::InvalidArgument`] if it was called before; [`Code::Forked`].
+    /// [`Code::InvalidArgument`](crate::Code::InvalidArgument) if it was called before; [`Code::Forked`](crate::Code::Forked).
     pub fn notify(&self, completions: &Completions, tag: u64) -> Result<()> {
         self.shared.session.not_forked()?;
         completions.not_forked()?;
@@ -389,7 +389,7 @@ impl PendingShared {
             log::error!("{what}");
             Err(Error::Panic { what })
         });
-        let served = served(&answer);
+        let served = Served::of(&answer);
         let kept = match &answer {
             Ok(Answer::Got(lease)) => self.terms.settle(lease),
             Ok(Answer::Busy(_)) | Err(_) => Ok(()),
@@ -428,23 +428,6 @@ impl PendingShared {
         }
         served
     }
-}
-
-/// Returns what the answer says about the part of the store that gave it.
-fn served(answer: &Result<Answer<Lease>>) -> Served {
-    let Err(error) = answer else { return Served::Yes };
-    match error.code() {
-        Code::ConnectionError | Code::RetriesExhausted | Code::TableCreationError | Code::InDoubt => {
-            Served::No
-        }
-        Code::InvalidArgument | Code::Closed | Code::Forked | Code::Panic => Served::Unknown,
-        _ => Served::Yes,
-    }
-}
-
-fn panic_text(payload: &(dyn std::any::Any + Send)) -> &str {
-    let text = payload.downcast_ref::<&str>().copied();
-    text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }
 
 impl Inquiry for PendingShared {

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 
-use crate::error::{Code, Error, Result};
+use crate::error::{Error, Result};
 use crate::names::lock_name::LockName;
 use crate::runtime::sync::Mutex;
 use crate::runtime::time::Moment;
@@ -73,8 +73,8 @@ impl<T: Send + 'static> PendingCall<T> {
     /// Returns the result of the call once it has finished, and `Ok(None)` before that. Never blocks.
     ///
     /// # Errors
-    /// Those of the call; [`Code::Closed`] if the manager was closed before the call began; [`Code::InvalidArgument`] if the
-    /// result was taken before; [`Code::Forked`].
+    /// Those of the call; [`Code::Closed`](crate::Code::Closed) if the manager was closed before the call began; [`Code::InvalidArgument`](crate::Code::InvalidArgument) if the
+    /// result was taken before; [`Code::Forked`](crate::Code::Forked).
     pub fn take(&self) -> Result<Option<T>> {
         self.shared.session.not_forked()?;
         let mut state = self.shared.state.lock();
@@ -95,7 +95,7 @@ impl<T: Send + 'static> PendingCall<T> {
     /// object and is closed on exec. Linux only.
     ///
     /// # Errors
-    /// [`Code::InternalError`] if the process has no descriptor left; [`Code::Forked`].
+    /// [`Code::InternalError`](crate::Code::InternalError) if the process has no descriptor left; [`Code::Forked`](crate::Code::Forked).
     pub fn fd(&self) -> Result<BorrowedFd<'_>> {
         let shared = &*self.shared;
         shared.session.not_forked()?;
@@ -145,11 +145,7 @@ impl<T: Send + 'static> Inquiry for CallShared<T> {
             log::error!("{what}");
             Err(Error::Panic { what })
         });
-        let served = match result.as_ref().map_err(Error::code) {
-            Err(Code::ConnectionError | Code::RetriesExhausted | Code::InDoubt) => Served::No,
-            Err(Code::Closed | Code::Forked | Code::Panic | Code::InvalidArgument) => Served::Unknown,
-            Ok(_) | Err(_) => Served::Yes,
-        };
+        let served = Served::of(&result);
         self.finish(result);
         served
     }

@@ -31,7 +31,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Error, Result, panic_text};
 use crate::latch::notes::{LatchNotes, lasting};
 use crate::latch::watch::{End, LatchKey, Watch};
 use crate::latch::watched_latch::{Group, PollTurn, Subscription, WatchedLatch};
@@ -278,7 +278,7 @@ impl LatchPoller {
         match catch_unwind(AssertUnwindSafe(read)) {
             Ok(Ok(answers)) => self.settle(&batch, answers),
             Ok(Err(error)) => self.settle_failure(&batch, error),
-            Err(panic) => self.settle_panic(&batch, message(&*panic)),
+            Err(panic) => self.settle_panic(&batch, panic_text(&*panic)),
         }
     }
 
@@ -610,10 +610,4 @@ fn ends_a_watch(code: Code) -> bool {
 fn back_off(poll: Duration, failures: u32) -> Duration {
     let most = poll.saturating_mul(BACK_OFF_POLLS).min(BACK_OFF_MAX).max(poll);
     poll.saturating_mul(1 << failures.min(8).saturating_sub(1)).min(most)
-}
-
-/// Returns the message of a panic.
-fn message(panic: &(dyn std::any::Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }

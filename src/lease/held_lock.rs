@@ -312,6 +312,11 @@ impl HeldLock {
         self.life.ends()
     }
 
+    /// Identifies the lock. It does not move while somebody has it.
+    pub(crate) fn address(self: &Arc<HeldLock>) -> usize {
+        Arc::as_ptr(self) as usize
+    }
+
     pub(crate) fn ttl(&self) -> Duration {
         Duration::from_nanos(self.ttl.load(Ordering::Acquire))
     }

@@ -31,7 +31,7 @@ use crate::runtime::process::process_mark;
 use crate::runtime::process::threads::{self, Thread};
 use crate::runtime::sync::{AtomicBool, HashMap};
 use crate::runtime::sync::{Condvar, Mutex, MutexGuard};
-use crate::runtime::time::{Deadline, Moment, jittered};
+use crate::runtime::time::{Deadline, LONGEST_PARK, Moment, jittered};
 use crate::settings::config::Settings;
 use crate::store::{LockStore, Renewal, Renewed};
 
@@ -51,10 +51,6 @@ const RETRY_MAX: Duration = Duration::from_secs(5);
 const SOON: Duration = Duration::from_millis(20);
 /// Time limit of the read that finds out who has taken a lost lock.
 const REASON: Duration = Duration::from_secs(1);
-/// Parked threads wake at least this often. Their timer does not advance while the machine is suspended, but the
-/// lease clock does.
-const LONGEST_PARK: Duration = Duration::from_secs(10);
-
 /// Shortest TTL of a lease that is kept alive. Renewals of a shorter one would be late on a busy machine.
 pub(crate) const TTL_MIN: Duration = Duration::from_millis(100);
 
@@ -167,7 +163,7 @@ impl KeeperState {
 
     fn member(&mut self, lock: &Arc<HeldLock>) -> &mut Member {
         let new = || Member { lock: Arc::clone(lock), renewal: MemberRenewal::None, notice: None };
-        self.members.entry(address(lock)).or_insert_with(new)
+        self.members.entry(lock.address()).or_insert_with(new)
     }
 
     /// Sets when a member is renewed next. Does nothing if it was forgotten.
@@ -278,8 +274,8 @@ impl Keeper {
         lock.life.keep(until);
         let due = self.shared.renewal_due(lock, lock.ends());
         state.member(lock);
-        state.schedule(address(lock), After::Renew(KeeperLane::Quick, due));
-        state.notify(address(lock), &self.shared.events);
+        state.schedule(lock.address(), After::Renew(KeeperLane::Quick, due));
+        state.notify(lock.address(), &self.shared.events);
         drop(state);
         self.shared.wake.notify_all();
         Ok(())
@@ -298,8 +294,8 @@ impl Keeper {
         lock.life.stop_keeping();
         if self.is_used.load(Ordering::Acquire) {
             let mut state = self.shared.lock();
-            state.schedule(address(lock), After::Nothing);
-            state.notify(address(lock), &self.shared.events);
+            state.schedule(lock.address(), After::Nothing);
+            state.notify(lock.address(), &self.shared.events);
         }
     }
 
@@ -310,7 +306,7 @@ impl Keeper {
     pub(crate) fn watch(&self, lock: &Arc<HeldLock>) -> Result<()> {
         let mut state = self.start(KeeperLane::Quick)?;
         state.member(lock);
-        state.notify(address(lock), &self.shared.events);
+        state.notify(lock.address(), &self.shared.events);
         drop(state);
         self.shared.wake.notify_all();
         Ok(())
@@ -323,7 +319,7 @@ impl Keeper {
             return;
         }
         let mut state = self.shared.lock();
-        let Some(member) = state.members.remove(&address(lock)) else { return };
+        let Some(member) = state.members.remove(&lock.address()) else { return };
         if let MemberRenewal::Waits(lane, due) = member.renewal {
             state.agenda(lane).remove(&due);
         }
@@ -595,9 +591,4 @@ impl<'a> RenewalRound<'a> {
         let pause = jittered((self.shared.length(lock) / 15).clamp(RETRY_MIN, RETRY_MAX));
         After::Renew(KeeperLane::Patient, Moment::now().after(pause))
     }
-}
-
-/// Address of a lock, which identifies it.
-fn address(lock: &Arc<HeldLock>) -> usize {
-    Arc::as_ptr(lock) as usize
 }

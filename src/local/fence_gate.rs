@@ -12,6 +12,7 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::names::fence::Fence;
+use crate::names::fnv::fnv1a;
 use crate::names::text::quoted;
 use crate::runtime::process::descriptors::above_streams;
 use crate::runtime::process::process_mark;
@@ -507,7 +508,7 @@ fn encode(number: Number) -> Bytes {
     copy[..8].copy_from_slice(MAGIC);
     copy[8..16].copy_from_slice(&number.id.to_be_bytes());
     copy[16..SUM_AT].copy_from_slice(&number.fence.to_be_bytes());
-    let sum = checksum(&copy[..SUM_AT]);
+    let sum = fnv1a(&copy[..SUM_AT]);
     copy[SUM_AT..].copy_from_slice(&sum.to_be_bytes());
     copy
 }
@@ -515,18 +516,11 @@ fn encode(number: Number) -> Bytes {
 /// Returns `None` for a damaged copy.
 fn decode(copy: &Bytes) -> Option<Number> {
     let (said, sum) = copy.split_at(SUM_AT);
-    if !said.starts_with(MAGIC) || sum != checksum(said).to_be_bytes() {
+    if !said.starts_with(MAGIC) || sum != fnv1a(said).to_be_bytes() {
         return None;
     }
     let at = |at: usize| u64::from_be_bytes(said[at..at + 8].try_into().expect("8 bytes"));
     Some(Number { id: at(8), fence: at(16) })
-}
-
-/// FNV-1a. Detects every change of a single byte, and other damage except for one case in 2^64.
-fn checksum(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 /// Returns the number, and which copy does not have it.

@@ -2,6 +2,7 @@
 
 pub(crate) mod diagnostic;
 pub(crate) mod fence;
+pub(crate) mod fnv;
 pub(crate) mod history_entry;
 pub(crate) mod holder;
 pub(crate) mod latch_name;

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::error::{Error, Result};
+use crate::names::fnv::fnv1a;
 use crate::runtime::random;
 
 /// 128 random bits, drawn for every attempt to acquire a lock. Anyone who knows them can release the lock,
@@ -35,9 +36,7 @@ impl OwnerToken {
     /// Returns a number that tells this token from others: its FNV-1a hash. The number is no secret, because 64 bits do not
     /// determine the token's 128.
     pub(crate) fn hash(&self) -> u64 {
-        const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
-        const PRIME: u64 = 0x100_0000_01b3;
-        self.0.iter().fold(OFFSET, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(PRIME))
+        fnv1a(&self.0)
     }
 
     /// Returns the bytes, for storing them.

@@ -23,7 +23,7 @@ use std::time::Duration;
 use crate::runtime::process::process_mark;
 use crate::runtime::process::threads::{self, Thread};
 use crate::runtime::sync::{Condvar, Mutex, MutexGuard};
-use crate::runtime::time::{Deadline, Moment};
+use crate::runtime::time::{Deadline, LONGEST_PARK, Moment};
 
 /// Time in which a stopping pool runs the open jobs once more.
 const LAST_RUN: Duration = Duration::from_secs(2);
@@ -31,10 +31,6 @@ const LAST_RUN: Duration = Duration::from_secs(2);
 /// Limit of locks in doubt that wait to be freed. Further locks, as in a long outage with many callers, stay held
 /// until their TTL ends.
 const JOBS_MAX: usize = 4096;
-
-/// Parked threads wake at least this often while a job is open. Their timer does not advance while the machine is
-/// suspended, but the lease clock does.
-const LONGEST_PARK: Duration = Duration::from_secs(10);
 
 /// Result of one run of a job.
 #[derive(Debug, PartialEq, Eq)]

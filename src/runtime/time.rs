@@ -103,6 +103,10 @@ impl Deadline {
     }
 }
 
+/// A parked thread that waits for a moment wakes at least this often. Its timer does not advance while the machine is
+/// suspended, but the lease clock does.
+pub(crate) const LONGEST_PARK: Duration = Duration::from_secs(10);
+
 /// Lets this thread sleep. All pauses of the library use this function, and all clock reads use this file.
 pub(crate) fn sleep(duration: Duration) {
     #[cfg(not(dlm_simulation))]

@@ -34,13 +34,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::error::{Code, Error, Result};
 use crate::names::holder::Holder;
 use crate::names::lock_name::LockName;
 use crate::runtime::process::process_mark;
 use crate::runtime::process::threads::{self, Thread};
 use crate::runtime::sync::{AtomicU64, HashMap};
 use crate::runtime::sync::{Condvar, Mutex, MutexGuard};
-use crate::runtime::time::Moment;
+use crate::runtime::time::{LONGEST_PARK, Moment};
 
 /// Highest number of threads of one manager.
 const THREADS_MAX: usize = 8;
@@ -69,10 +70,6 @@ const APART: Duration = Duration::from_secs(10);
 const STUCK: Duration = Duration::from_secs(1);
 /// A thread without work ends after this time.
 const IDLE: Duration = Duration::from_secs(5);
-/// Parked threads wake at least this often while an inquiry is open. Their timer does not advance while the machine is
-/// suspended, but the lease clock does.
-const LONGEST_PARK: Duration = Duration::from_secs(10);
-
 /// A waiter that the threads serve.
 pub(crate) trait Inquiry: Send + Sync {
     /// Says what to do next. Never blocks.
@@ -135,6 +132,19 @@ pub(crate) enum Served {
     No,
     /// The store was not asked.
     Unknown,
+}
+
+impl Served {
+    /// Returns what an answer says about the part of the store that gave it.
+    pub(crate) fn of<T>(answer: &Result<T>) -> Served {
+        match answer.as_ref().map_err(Error::code) {
+            Err(
+                Code::ConnectionError | Code::RetriesExhausted | Code::TableCreationError | Code::InDoubt,
+            ) => Served::No,
+            Err(Code::InvalidArgument | Code::Closed | Code::Forked | Code::Panic) => Served::Unknown,
+            Ok(_) | Err(_) => Served::Yes,
+        }
+    }
 }
 
 /// Identifies an inquiry.

@@ -34,7 +34,7 @@ use crate::names::holder::Holder;
 use crate::names::lock_name::LockName;
 use crate::runtime::cancel::CancelToken;
 use crate::runtime::sync::{AtomicBool, Condvar, HashMap, Mutex, MutexGuard};
-use crate::runtime::time::{Deadline, Moment, jittered};
+use crate::runtime::time::{Deadline, LONGEST_PARK, Moment, jittered};
 use crate::wait::fairness::{LOOP_QUANTUM, Past, Recent, others_turn};
 use crate::wait::notices::{ANSWER, NextTurn, Notices, QueueAtRelease, Waiters};
 
@@ -46,10 +46,6 @@ const QUANTUM: u32 = 10;
 const MANY: usize = 8;
 /// In one retry interval, so many moments at which reads fall together.
 const POLLS: u64 = 8;
-
-/// Parked threads wake at least this often. Their timer does not advance while the machine is suspended, but the
-/// lease clock does.
-const LONGEST_PARK: Duration = Duration::from_secs(10);
 
 /// Answer of the store to the front of the queue.
 pub(crate) enum Answer<T> {

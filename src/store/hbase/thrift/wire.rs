@@ -20,6 +20,7 @@ use thrift::{ProtocolError, ProtocolErrorKind};
 use crate::runtime::process::descriptors::above_streams;
 use crate::runtime::sync::real::Mutex;
 use crate::runtime::time::Deadline;
+use crate::store::deadline_socket::left;
 
 /// Largest reply, in bytes. Most replies for this library have one or two cells; the list of a table's families is
 /// the largest.
@@ -100,14 +101,6 @@ impl Link {
         let mut byte = [0; 1];
         let heard = rustix::net::recv(&self.shared.stream, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT);
         matches!(heard, Err(rustix::io::Errno::WOULDBLOCK))
-    }
-}
-
-/// Returns the time until the deadline. Never zero, which sockets do not accept: fails with `TimedOut` instead.
-fn left(by: Deadline) -> io::Result<std::time::Duration> {
-    match by.remaining() {
-        left if left.is_zero() => Err(io::Error::from(io::ErrorKind::TimedOut)),
-        left => Ok(left),
     }
 }
 
