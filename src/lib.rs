@@ -25,12 +25,14 @@
 //!
 //! # How a call flows
 //!
+//! `src/handles/acquire.rs` is the main flow: it shows an acquire from the call to the lease.
+//!
 //! ```text
 //! LockManager --> Lock --> Lease    Latch       what callers hold
 //!     |            |         |        |
 //!     +---------- session ---+--------+         the held leases; whether it was closed or forked
 //!                  |                  |
-//!             wait::queue       wait::poller    one waiter per lock asks the store; one read of a latch
+//!             wait::queue       latch::poller   one waiter per lock asks the store; one read of a latch
 //!                  |                  |         serves all its waiters; the other threads park
 //!          store::LockStore   store::LatchStore each request happened, did not happen, or is in doubt
 //!            |        |    |
@@ -38,7 +40,7 @@
 //!                             |      |
 //!                          hbase  aerospike
 //!
-//! wait::background                              the library's threads: read latches for the poller, and
+//! runtime::background                           the library's threads: read latches for the poller, and
 //!                                               free locks that requests in doubt may have acquired
 //! wait::asking                                  the library's threads that ask for waiters without a thread
 //! ```
@@ -116,7 +118,7 @@ pub use events::event::{Event, EventSink, EventSpan, StartedWork, StoreCall, Sto
 pub use events::metrics::MetricsSink;
 #[cfg(feature = "tracing")]
 pub use events::tracing_sink::TracingSink;
-pub use handles::acquire::AcquireOptions;
+pub use handles::acquire_options::AcquireOptions;
 pub use handles::break_holder::{Broken, Seen};
 pub use handles::builder::Builder;
 pub use handles::election::{Election, Leader, Leadership, Observed, Observer};

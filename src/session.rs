@@ -16,7 +16,7 @@ use crate::events::sinks::EventSinks;
 use crate::latch::poller::{LatchPoller, PollTerms};
 use crate::lease::events::LeaseEvents;
 use crate::lease::freeing::{Freeing, LockDoubt};
-use crate::lease::held_lock::{HeldLock, HeldUntil, LeaseTerms, Leftover};
+use crate::lease::held_lock::{HeldLock, HeldUntil, Leftover};
 use crate::lease::keeper::Keeper;
 use crate::lease::linger::{GiveBack, Linger, Retake};
 use crate::lease::retake_right::NoRight;
@@ -28,7 +28,7 @@ use crate::runtime::process::process_mark;
 use crate::runtime::sync::{AtomicBool, HashMap, Mutex};
 use crate::runtime::time::{Deadline, Moment};
 use crate::settings::config::Settings;
-use crate::store::{Acquired, Attempt, LatchStore, LivenessStore, LockStore, locks_only};
+use crate::store::{LatchStore, LivenessStore, LockStore, locks_only};
 use crate::wait::asking::{Askers, READ_MAX};
 use crate::wait::looks::Looks;
 use crate::wait::notices::{Notices, ask_holders};
@@ -64,7 +64,7 @@ pub(crate) struct Session {
     /// `None` if the manager writes no history.
     history: Option<Arc<HistoryWriter>>,
     /// `None` if released locks do not stay.
-    linger: Option<Arc<Linger>>,
+    pub(crate) linger: Option<Arc<Linger>>,
     closed: AtomicBool,
 }
 
@@ -204,64 +204,10 @@ impl Session {
         self.looks.look(name, self.settings.retry, &read_many, read_one)
     }
 
-    /// Tries once to acquire the lock, for a lease that dies with this process if `until_death`. A call that waits until `waits`
-    /// leaves a lock that has stayed too long to others first.
-    pub(crate) fn attempt(
-        &self,
-        name: &LockName,
-        ttl: Duration,
-        until_death: bool,
-        waits: Deadline,
-    ) -> Result<Answer<HeldLock>> {
-        self.usable()?;
-        let stay_ends = match self.retake(name, ttl, until_death, waits) {
-            ControlFlow::Break(answer) => return Ok(answer),
-            ControlFlow::Continue(stay_ends) => stay_ends,
-        };
-        // A grant that arrives after its lease has expired is useless.
-        let by = Deadline::after(self.settings.timeout.min(ttl));
-        let asked = self.settings.asked_ttl(ttl);
-        let mut doubtful = Vec::new();
-        let notices = self.queue.notices().for_grant();
-        let told = notices.map(|notices| Identity { notices: Some(notices), ..self.identity.clone() });
-        let attempt = Attempt { name, ttl: asked, identity: told.as_ref().unwrap_or(&self.identity), by };
-        let answer = match (until_death, &self.linger) {
-            (true, _) => self.liveness()?.acquire_until_death(attempt, &mut doubtful),
-            (false, Some(linger)) => {
-                self.store.acquire_with_fences(attempt, linger.fences(name), &mut doubtful)
-            }
-            (false, None) => self.store.acquire(attempt, &mut doubtful),
-        };
-        for record in doubtful {
-            let ttl = asked;
-            self.free_in_background(name.clone(), Leftover { record, ttl, doubt: LockDoubt::MayBeTaken });
-        }
-        match answer {
-            Ok(Acquired::Held(holder)) => Ok(Answer::Busy(Some(holder))),
-            Ok(Acquired::Granted(grant)) => {
-                let ends = self.settings.lease_end(grant.since, ttl);
-                if let Some(linger) = self.linger.as_ref().filter(|_| !until_death) {
-                    linger.granted(name, grant.fences);
-                }
-                let notices = notices.map(|notices| notices.grant);
-                if let Some(grant) = notices {
-                    self.queue.notices().granted(name, grant);
-                }
-                let terms = LeaseTerms { ttl, asked, ends, until_death, notices };
-                let lock = HeldLock::new(name.clone(), grant, terms);
-                Ok(Answer::Got(match stay_ends {
-                    Some(stay_ends) => lock.goes_on_until(stay_ends),
-                    None => lock,
-                }))
-            }
-            Err(error) => Err(error.context(format!("acquiring lock {name}"))),
-        }
-    }
-
     /// Takes a lock again that stayed with this process. Releases it in the store if a new lease needs a new record, or if
     /// its time is over: then it is left to others. Otherwise the store must be asked, and a time of staying that began before
     /// goes on.
-    fn retake(
+    pub(crate) fn retake(
         &self,
         name: &LockName,
         ttl: Duration,

@@ -1,99 +1,177 @@
-//! The options of an acquisition, and one request for a lock.
+//! How a lock is acquired: the main flow of the library, from a caller's call to the lease.
+//!
+//! | step | where | what it adds |
+//! |---|---|---|
+//! | 1 | [`once`], [`wait`]; [`pending`](crate::handles::pending) for waiters without a thread | a caller asks once, or until its wait is over |
+//! | 2 | [`Queue::wait`](crate::wait::queue::Queue::wait) | of all waiters of this process for the lock, one asks the store; when it asks: the retry interval, a local release, a notice of another process, the turn of others |
+//! | 3 | [`ask`] | reads a lock that was held a moment ago before it asks for it |
+//! | 4 | [`attempt`] | takes a lock again that stayed with this process ([`linger`](crate::lease::linger)), or sends one request |
+//! | 5 | [`LockStore::acquire`](crate::store::LockStore::acquire) | the request: granted, refused with the holder, failed, or in doubt. `store::remote` has the protocol of the stores over a network |
+//! | 6 | [`granted`] | the lease: how long it lasts here; `close` and the keeper know it |
+//!
+//! A renewal and a release go the other way: [`Lease`] calls [`HeldLock`](crate::lease::held_lock), which calls the store; the
+//! session then tells the queue that the lock is free.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Code, Error, Result};
 use crate::events::event::{Event, StartedWork};
 use crate::events::sinks::OpenSpans;
-use crate::handles::lease::{Lease, check_keep, check_min_hold, no_minimum};
-use crate::names::holder::Holder;
+use crate::handles::acquire_options::AcquireOptions;
+use crate::handles::lease::{Lease, no_minimum};
+use crate::lease::freeing::LockDoubt;
+use crate::lease::held_lock::{HeldLock, LeaseTerms, Leftover};
+use crate::names::holder::{Holder, Identity};
 use crate::names::lock_name::LockName;
 use crate::runtime::cancel::CancelToken;
 use crate::runtime::time::{Deadline, Moment};
 use crate::session::Session;
 use crate::settings::config::checked_ttl;
-use crate::wait::queue::{Answer, Ask, Terms};
+use crate::store::{Acquired, Attempt, Grant};
+use crate::wait::queue::{Answer, Ask, Ended, Terms};
 
-/// Options of one acquisition, which override the manager's defaults. See [`Lock::acquire_with`](crate::Lock::acquire_with) and
-/// [`Lock::start`](crate::Lock::start).
-#[derive(Debug, Clone, Default)]
-#[must_use = "pass it to acquire_with or start"]
-pub struct AcquireOptions {
-    pub(crate) ttl: Option<Duration>,
-    pub(crate) wait: Option<Duration>,
-    pub(crate) cancel: Option<CancelToken>,
-    pub(crate) max_hold: Option<Duration>,
-    pub(crate) min_hold: Option<Duration>,
-    pub(crate) dies_with_process: bool,
+/// Asks the store once, for a caller that does not wait.
+pub(crate) fn once(session: &Arc<Session>, name: &LockName, ttl: Duration) -> Result<Lease> {
+    session.usable()?;
+    let open = start(session, name);
+    let dies_with_process = session.settings.dies_with_process;
+    let answer = match attempt(session, name, ttl, dies_with_process, Deadline::at(Moment::OVER)) {
+        Ok(Answer::Got(lease)) => Ok(lease),
+        Ok(Answer::Busy(holder)) => {
+            session.ask_once(holder.as_ref());
+            Err(unavailable(name, holder, Duration::ZERO))
+        }
+        Err(error) => Err(error),
+    };
+    tell(session, name, &answer, || Duration::ZERO, open);
+    answer
 }
 
-impl AcquireOptions {
-    /// Returns the manager's defaults.
-    pub fn new() -> AcquireOptions {
-        AcquireOptions::default()
-    }
+/// Asks the store until it grants the lock or the wait is over. Blocks this thread.
+pub(crate) fn wait(session: &Arc<Session>, name: &LockName, terms: &AcquireTerms) -> Result<Lease> {
+    session.usable()?;
+    let open = start(session, name);
+    let got = session
+        .queue
+        .wait(name, &terms.of_queue(), |how| ask(session, name, how, terms, || session.look(name)));
+    let waited = terms.waited();
+    let answer = match got {
+        Ok(lease) if !terms.cancel.as_ref().is_some_and(CancelToken::is_cancelled) => {
+            // If it cannot be kept alive, dropping the lease releases it.
+            terms.settle(&lease).map(|()| lease)
+        }
+        // The lock was granted during the cancellation. Dropping the lease releases it.
+        Ok(_) | Err(Ended::Cancelled) => Err(Error::Cancelled { waited }),
+        Err(Ended::Unavailable(holder)) => Err(unavailable(name, holder.map(|holder| *holder), waited)),
+        Err(Ended::Failed(error)) => Err(error),
+    };
+    tell(session, name, &answer, || waited, open);
+    answer
+}
 
-    /// Sets how long the lease lasts unless it is renewed: 1 ms to 365 days, rounded up to the resolution of
-    /// the store.
-    pub fn ttl(mut self, ttl: Duration) -> AcquireOptions {
-        self.ttl = Some(ttl);
-        self
+/// Sends one request for the lock to the store. `look` returns the holder of the lock.
+pub(crate) fn ask(
+    session: &Arc<Session>,
+    name: &LockName,
+    ask: Ask,
+    terms: &AcquireTerms,
+    look: impl FnOnce() -> Result<Option<Holder>>,
+) -> Result<Answer<Lease>> {
+    if ask == Ask::Look
+        && !session.stays(name)
+        && let Some(holder) = look()?
+    {
+        return Ok(Answer::Busy(Some(holder)));
     }
+    attempt(session, name, terms.ttl, terms.dies_with_process, terms.by)
+}
 
-    /// Sets how long to wait for the lock: zero tries once, [`Duration::MAX`] waits for ever.
-    pub fn wait(mut self, wait: Duration) -> AcquireOptions {
-        self.wait = Some(wait);
-        self
+/// Tries once to acquire the lock, for a lease that dies with this process if `until_death`. A call that waits until `waits`
+/// leaves a lock that has stayed too long to others first.
+fn attempt(
+    session: &Arc<Session>,
+    name: &LockName,
+    ttl: Duration,
+    until_death: bool,
+    waits: Deadline,
+) -> Result<Answer<Lease>> {
+    session.usable()?;
+    let stay_ends = match session.retake(name, ttl, until_death, waits) {
+        ControlFlow::Break(Answer::Got(lock)) => return leased(session, lock),
+        ControlFlow::Break(Answer::Busy(holder)) => return Ok(Answer::Busy(holder)),
+        ControlFlow::Continue(stay_ends) => stay_ends,
+    };
+    // A grant that arrives after its lease has expired is useless.
+    let by = Deadline::after(session.settings.timeout.min(ttl));
+    let asked = session.settings.asked_ttl(ttl);
+    let mut doubtful = Vec::new();
+    let notices = session.queue.notices().for_grant();
+    let told = notices.map(|notices| Identity { notices: Some(notices), ..session.identity.clone() });
+    let attempt = Attempt { name, ttl: asked, identity: told.as_ref().unwrap_or(&session.identity), by };
+    let answer = match (until_death, &session.linger) {
+        (true, _) => session.liveness()?.acquire_until_death(attempt, &mut doubtful),
+        (false, Some(linger)) => {
+            session.store.acquire_with_fences(attempt, linger.fences(name), &mut doubtful)
+        }
+        (false, None) => session.store.acquire(attempt, &mut doubtful),
+    };
+    for record in doubtful {
+        let ttl = asked;
+        session.free_in_background(name.clone(), Leftover { record, ttl, doubt: LockDoubt::MayBeTaken });
     }
+    match answer {
+        Ok(Acquired::Held(holder)) => Ok(Answer::Busy(Some(holder))),
+        Ok(Acquired::Granted(grant)) => {
+            let ends = session.settings.lease_end(grant.since, ttl);
+            let notices = notices.map(|notices| notices.grant);
+            granted(session, name, grant, LeaseTerms { ttl, asked, ends, until_death, notices }, stay_ends)
+        }
+        Err(error) => Err(error.context(format!("acquiring lock {name}"))),
+    }
+}
 
-    /// Keeps the lease alive from the beginning, for `max_hold` at most: see [`Lease::keep`]. [`Duration::MAX`] sets no
-    /// limit.
-    pub fn keep(mut self, max_hold: Duration) -> AcquireOptions {
-        self.max_hold = Some(max_hold);
-        self
+/// Makes the lease of a grant.
+fn granted(
+    session: &Arc<Session>,
+    name: &LockName,
+    grant: Grant,
+    terms: LeaseTerms,
+    stay_ends: Option<Moment>,
+) -> Result<Answer<Lease>> {
+    if let Some(linger) = session.linger.as_ref().filter(|_| !terms.until_death) {
+        linger.granted(name, grant.fences);
     }
+    if let Some(grant) = terms.notices {
+        session.queue.notices().granted(name, grant);
+    }
+    let lock = HeldLock::new(name.clone(), grant, terms);
+    leased(
+        session,
+        match stay_ends {
+            Some(stay_ends) => lock.goes_on_until(stay_ends),
+            None => lock,
+        },
+    )
+}
 
-    /// Sets for how long the lock stays held at least, counted from the end of the acquire, even if it is released sooner:
-    /// at most the TTL. So a job that takes a second runs only once, although the clocks of the machines that start it
-    /// differ by some seconds.
-    ///
-    /// A release then ends the lease at once, does no I/O and returns `true`. The background threads release the lock
-    /// when the time is over. If the manager is closed or the process ends before, the lock is free when its TTL ends. A
-    /// token does not carry the minimum.
-    pub fn min_hold(mut self, min_hold: Duration) -> AcquireOptions {
-        self.min_hold = Some(min_hold);
-        self
+/// Makes the lease of a lock that this process has.
+///
+/// # Errors
+/// RETRIES_EXHAUSTED if the lease is over already. Then the lock is released.
+fn leased(session: &Arc<Session>, lock: HeldLock) -> Result<Answer<Lease>> {
+    let ttl = lock.ttl();
+    let lease = Lease::of(session, lock)?;
+    if lease.check().is_ok() {
+        return Ok(Answer::Got(lease));
     }
-
-    /// Lets the lease die with this process: if the process ends in any way, others may have the lock at once, with a
-    /// higher fence, and need not wait for the TTL. For the embedded store only.
-    ///
-    /// The proof is the kernel's, and a process that is only stopped or slow keeps its lease until the TTL ends. The
-    /// process keeps a file of the store open and locked. Whoever has a copy of that descriptor counts as the process:
-    /// see [`Lease::liveness_fd`]. A child that was forked has one until it ends or executes a program, so the lease may
-    /// last until its TTL ends. The program must not close descriptors that it does not know.
-    ///
-    /// Renewals change nothing about it. A token does: see [`Lease::into_token`].
-    ///
-    /// [`Code::InvalidArgument`](crate::Code::InvalidArgument) for another store, for a manager with a lock delay, and
-    /// together with a minimum hold, both of which make others wait.
-    pub fn dies_with_process(mut self) -> AcquireOptions {
-        self.dies_with_process = true;
-        self
-    }
-
-    /// Sets a token by which another thread can end the wait.
-    pub fn cancel(mut self, token: &CancelToken) -> AcquireOptions {
-        self.cancel = Some(token.clone());
-        self
-    }
-
-    /// `ttl` is the checked TTL of the lease.
-    pub(crate) fn check(&self, ttl: Duration) -> Result<()> {
-        self.min_hold.map_or(Ok(()), |min_hold| check_min_hold(ttl, min_hold))?;
-        self.max_hold.map_or(Ok(()), |max_hold| check_keep(ttl, max_hold))
-    }
+    session.usable()?;
+    Err(Error::RetriesExhausted {
+        store: session.store.describe(),
+        what: format!("the grant took longer than the lease of {ttl:?}; ask for a longer TTL"),
+        source: None,
+    })
 }
 
 /// The terms of one acquisition: its options, checked, and the manager's defaults.
@@ -153,23 +231,6 @@ impl AcquireTerms {
             speaks_for_all: self.speaks_for_all,
         }
     }
-}
-
-/// Sends one request for the lock to the store. `look` returns the holder of the lock.
-pub(crate) fn ask(
-    session: &Arc<Session>,
-    name: &LockName,
-    ask: Ask,
-    terms: &AcquireTerms,
-    look: impl FnOnce() -> Result<Option<Holder>>,
-) -> Result<Answer<Lease>> {
-    if ask == Ask::Look
-        && !session.stays(name)
-        && let Some(holder) = look()?
-    {
-        return Ok(Answer::Busy(Some(holder)));
-    }
-    Lease::attempt(session, name, terms.ttl, terms.dies_with_process, terms.by)
 }
 
 /// Tells the event sinks that the thread begins to acquire the lock.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use crossbeam_channel::Receiver;
 
 use crate::error::{Code, Error, Result};
-use crate::handles::acquire::AcquireOptions;
+use crate::handles::acquire_options::AcquireOptions;
 use crate::handles::lease::Lease;
 use crate::handles::lock::Lock;
 use crate::names::fence::Fence;

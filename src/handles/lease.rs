@@ -24,7 +24,6 @@ use crate::names::lock_name::LockName;
 use crate::runtime::time::{Deadline, Moment};
 use crate::session::Session;
 use crate::settings::config::checked_ttl;
-use crate::wait::queue::Answer;
 
 /// Longest time for which dropping a lease blocks to release it.
 const DROP_TIMEOUT: Duration = Duration::from_secs(2);
@@ -54,37 +53,17 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Tries once to acquire the lock: see [`Session::attempt`].
-    pub(crate) fn attempt(
-        session: &Arc<Session>,
-        name: &LockName,
-        ttl: Duration,
-        until_death: bool,
-        waits: Deadline,
-    ) -> Result<Answer<Lease>> {
-        let lock = match session.attempt(name, ttl, until_death, waits)? {
-            Answer::Got(lock) => lock,
-            Answer::Busy(holder) => return Ok(Answer::Busy(holder)),
-        };
-        let lease = Lease::of(session, lock)?;
-        if lease.check().is_ok() {
-            return Ok(Answer::Got(lease));
-        }
-        session.usable()?;
-        Err(Error::RetriesExhausted {
-            store: session.store.describe(),
-            what: format!("the grant took longer than the lease of {ttl:?}; ask for a longer TTL"),
-            source: None,
-        })
-    }
-
     /// See [`LockManager::adopt`](crate::LockManager::adopt).
     pub(crate) fn adopt(session: &Arc<Session>, token: LeaseToken) -> Result<Lease> {
         session.usable()?;
         Lease::of(session, HeldLock::adopted(token))
     }
 
-    fn of(session: &Arc<Session>, lock: HeldLock) -> Result<Lease> {
+    /// Makes the lease of a lock that was granted or adopted.
+    ///
+    /// # Errors
+    /// CLOSED or FORKED. Then the lock is released.
+    pub(crate) fn of(session: &Arc<Session>, lock: HeldLock) -> Result<Lease> {
         let lock = Arc::new(lock);
         session.hold(&lock);
         let lease = Lease { lock, session: Arc::clone(session) };

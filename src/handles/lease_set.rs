@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::handles::acquire::AcquireOptions;
+use crate::handles::acquire_options::AcquireOptions;
 use crate::handles::lease::{Lease, check_keep};
 use crate::handles::lock::Lock;
 use crate::names::fence::Fence;

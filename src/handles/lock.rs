@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::error::{Error, Result};
-use crate::handles::acquire::{self, AcquireOptions, AcquireTerms};
+use crate::handles::acquire::{self, AcquireTerms};
+use crate::handles::acquire_options::AcquireOptions;
 use crate::handles::break_holder::Seen;
 use crate::handles::lease::Lease;
 use crate::handles::pending::Pending;
@@ -14,12 +15,10 @@ use crate::names::history_entry::HistoryEntry;
 use crate::names::holder::Holder;
 use crate::names::lock_name::{Level, LockName, Mode};
 use crate::names::waiting_line::WaitingLine;
-use crate::runtime::cancel::CancelToken;
-use crate::runtime::time::{Deadline, Moment};
+use crate::runtime::time::Deadline;
 use crate::session::Session;
 use crate::settings::config::checked_ttl;
 use crate::store::{HistoryOf, Inspection};
-use crate::wait::queue::{Answer, Ended};
 
 /// A lock: a name and a level. Making this handle does no I/O, and any number of threads may share it. Each
 /// acquisition is a separate [`Lease`]. Locks are not reentrant: a thread that holds a lock cannot acquire it
@@ -80,20 +79,7 @@ impl Lock {
     /// Those of `try_acquire`, and [`Code::InvalidArgument`](crate::Code::InvalidArgument) for a TTL that is not
     /// allowed.
     pub fn try_acquire_with_ttl(&self, ttl: Duration) -> Result<Lease> {
-        let (session, name, ttl) = (&self.session, &self.name, checked_ttl(ttl)?);
-        session.usable()?;
-        let open = acquire::start(session, name);
-        let dies_with_process = session.settings.dies_with_process;
-        let answer = match Lease::attempt(session, name, ttl, dies_with_process, Deadline::at(Moment::OVER)) {
-            Ok(Answer::Got(lease)) => Ok(lease),
-            Ok(Answer::Busy(holder)) => {
-                session.ask_once(holder.as_ref());
-                Err(acquire::unavailable(name, holder, Duration::ZERO))
-            }
-            Err(error) => Err(error),
-        };
-        acquire::tell(session, name, &answer, || Duration::ZERO, open);
-        answer
+        acquire::once(&self.session, &self.name, checked_ttl(ttl)?)
     }
 
     /// Acquires the lock, waiting for it if necessary, with the manager's defaults (TTL 90 s, wait 90 s).
@@ -134,30 +120,10 @@ impl Lock {
     ///
     /// # Errors
     /// Those of [`acquire_with_ttl`](Lock::acquire_with_ttl), and [`Code::Cancelled`](crate::Code::Cancelled)
-    /// if the [`CancelToken`] was cancelled. Then nothing is held.
+    /// if the [`CancelToken`](crate::CancelToken) was cancelled. Then nothing is held.
     pub fn acquire_with(&self, how: &AcquireOptions) -> Result<Lease> {
-        let (session, name) = (&self.session, &self.name);
-        let terms = AcquireTerms::new(session, how)?;
-        session.usable()?;
-        let open = acquire::start(session, name);
-        let got = session.queue.wait(name, &terms.of_queue(), |ask| {
-            acquire::ask(session, name, ask, &terms, || session.look(name))
-        });
-        let waited = terms.waited();
-        let answer = match got {
-            Ok(lease) if !terms.cancel.as_ref().is_some_and(CancelToken::is_cancelled) => {
-                // If it cannot be kept alive, dropping the lease releases it.
-                terms.settle(&lease).map(|()| lease)
-            }
-            // The lock was granted during the cancellation. Dropping the lease releases it.
-            Ok(_) | Err(Ended::Cancelled) => Err(Error::Cancelled { waited }),
-            Err(Ended::Unavailable(holder)) => {
-                Err(acquire::unavailable(&self.name, holder.map(|holder| *holder), waited))
-            }
-            Err(Ended::Failed(error)) => Err(error),
-        };
-        acquire::tell(session, name, &answer, || waited, open);
-        answer
+        let terms = AcquireTerms::new(&self.session, how)?;
+        acquire::wait(&self.session, &self.name, &terms)
     }
 
     /// Starts to acquire the lock with these options, and returns at once. The [`Pending`] waits in the same queue as

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::events::metrics::family;
-use crate::handles::acquire::AcquireOptions;
+use crate::handles::acquire_options::AcquireOptions;
 use crate::handles::diagnosis::diagnose;
 use crate::handles::election::Election;
 use crate::handles::latch::{Latch, LatchKind};

@@ -1,6 +1,7 @@
 //! What callers hold: one file for each noun.
 
 pub(crate) mod acquire;
+pub(crate) mod acquire_options;
 pub(crate) mod break_holder;
 pub(crate) mod builder;
 pub(crate) mod diagnosis;

@@ -1,0 +1,88 @@
+//! The options of an acquisition.
+
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::handles::lease::{check_keep, check_min_hold};
+use crate::runtime::cancel::CancelToken;
+
+/// Options of one acquisition, which override the manager's defaults. See [`Lock::acquire_with`](crate::Lock::acquire_with) and
+/// [`Lock::start`](crate::Lock::start).
+#[derive(Debug, Clone, Default)]
+#[must_use = "pass it to acquire_with or start"]
+pub struct AcquireOptions {
+    pub(crate) ttl: Option<Duration>,
+    pub(crate) wait: Option<Duration>,
+    pub(crate) cancel: Option<CancelToken>,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) min_hold: Option<Duration>,
+    pub(crate) dies_with_process: bool,
+}
+
+impl AcquireOptions {
+    /// Returns the manager's defaults.
+    pub fn new() -> AcquireOptions {
+        AcquireOptions::default()
+    }
+
+    /// Sets how long the lease lasts unless it is renewed: 1 ms to 365 days, rounded up to the resolution of
+    /// the store.
+    pub fn ttl(mut self, ttl: Duration) -> AcquireOptions {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// Sets how long to wait for the lock: zero tries once, [`Duration::MAX`] waits for ever.
+    pub fn wait(mut self, wait: Duration) -> AcquireOptions {
+        self.wait = Some(wait);
+        self
+    }
+
+    /// Keeps the lease alive from the beginning, for `max_hold` at most: see [`Lease::keep`]. [`Duration::MAX`] sets no
+    /// limit.
+    pub fn keep(mut self, max_hold: Duration) -> AcquireOptions {
+        self.max_hold = Some(max_hold);
+        self
+    }
+
+    /// Sets for how long the lock stays held at least, counted from the end of the acquire, even if it is released sooner:
+    /// at most the TTL. So a job that takes a second runs only once, although the clocks of the machines that start it
+    /// differ by some seconds.
+    ///
+    /// A release then ends the lease at once, does no I/O and returns `true`. The background threads release the lock
+    /// when the time is over. If the manager is closed or the process ends before, the lock is free when its TTL ends. A
+    /// token does not carry the minimum.
+    pub fn min_hold(mut self, min_hold: Duration) -> AcquireOptions {
+        self.min_hold = Some(min_hold);
+        self
+    }
+
+    /// Lets the lease die with this process: if the process ends in any way, others may have the lock at once, with a
+    /// higher fence, and need not wait for the TTL. For the embedded store only.
+    ///
+    /// The proof is the kernel's, and a process that is only stopped or slow keeps its lease until the TTL ends. The
+    /// process keeps a file of the store open and locked. Whoever has a copy of that descriptor counts as the process:
+    /// see [`Lease::liveness_fd`]. A child that was forked has one until it ends or executes a program, so the lease may
+    /// last until its TTL ends. The program must not close descriptors that it does not know.
+    ///
+    /// Renewals change nothing about it. A token does: see [`Lease::into_token`].
+    ///
+    /// [`Code::InvalidArgument`](crate::Code::InvalidArgument) for another store, for a manager with a lock delay, and
+    /// together with a minimum hold, both of which make others wait.
+    pub fn dies_with_process(mut self) -> AcquireOptions {
+        self.dies_with_process = true;
+        self
+    }
+
+    /// Sets a token by which another thread can end the wait.
+    pub fn cancel(mut self, token: &CancelToken) -> AcquireOptions {
+        self.cancel = Some(token.clone());
+        self
+    }
+
+    /// `ttl` is the checked TTL of the lease.
+    pub(crate) fn check(&self, ttl: Duration) -> Result<()> {
+        self.min_hold.map_or(Ok(()), |min_hold| check_min_hold(ttl, min_hold))?;
+        self.max_hold.map_or(Ok(()), |max_hold| check_keep(ttl, max_hold))
+    }
+}
