@@ -760,8 +760,7 @@ mod tests {
 
     #[test]
     fn the_reason_of_a_process_that_was_stopped_stays_whatever_is_called_afterwards() {
-        let settings = crate::LockManager::builder().store_uri("memory:").client("t").open().unwrap();
-        let settings = settings.settings().clone();
+        let settings = Settings::default();
         let by = || Deadline::after(LONG);
         let calls: [Call<'_>; 3] = [
             &|lock, store| lock.release(store, LONG, by()).answer.map(drop),

@@ -227,12 +227,6 @@ mod tests {
             let error = Opener::parse(&format!("aerospike://host?{options}")).unwrap_err().chain();
             assert!(error.contains("aerospike:") && !error.contains("hunter2"), "{error}");
         }
-        for uri in ["aerospike://me:hunter2?@host/n/s", "aerospike://host/n/s?password=hunter2"] {
-            let builder = crate::LockManager::builder().store_uri(uri);
-            let builder = builder.option("password", "hunter2").store(Arc::new(MemoryStore::new()));
-            let (shown, error) = (format!("{builder:?}"), builder.open().unwrap_err().chain());
-            assert!(!shown.contains("hunter2") && !error.contains("hunter2"), "{shown}: {error}");
-        }
     }
 
     #[test]
@@ -343,34 +337,5 @@ mod tests {
                 assert!(said.starts_with(&told) && !said.contains("one of"), "{store}: {said}");
             }
         }
-    }
-
-    #[test]
-    fn an_unknown_option_is_answered_with_those_that_are_taken_there() {
-        let alone = crate::store::open("memory:?tll=5s").unwrap_err().to_string();
-        assert!(alone.ends_with("has no options of its own"), "{alone}");
-        let managed = crate::LockManager::open("memory:?client=a&tll=5s").unwrap_err();
-        assert_eq!(offered(&managed), MANAGER.map(|option| option.key));
-    }
-
-    #[cfg(feature = "gateway")]
-    #[test]
-    fn a_stores_own_options_are_offered_with_a_managers_or_alone() {
-        let uri = "hbase+thrift://127.0.0.1:1/t?tll=5s";
-        let alone = crate::store::open(uri).unwrap_err();
-        assert!(offered(&alone).contains(&"pool".into()), "{alone}");
-        assert!(!offered(&alone).iter().any(|key| MANAGER.iter().any(|option| option.key == key)), "{alone}");
-        let managed = crate::LockManager::open(&format!("{uri}&client=a")).unwrap_err();
-        assert_eq!(
-            offered(&managed),
-            [&MANAGER.map(|option| option.key.to_owned())[..], &offered(&alone)].concat()
-        );
-    }
-
-    /// Returns the keys that a message about an unknown key lists.
-    fn offered(error: &Error) -> Vec<String> {
-        let said = error.to_string();
-        let (_, keys) = said.split_once(": one of ").unwrap_or_else(|| panic!("{said}"));
-        keys.split(", ").map(str::to_owned).collect()
     }
 }

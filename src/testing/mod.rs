@@ -2,8 +2,10 @@
 
 #[cfg(feature = "hbase")]
 mod both;
+mod descriptors;
 pub(crate) mod fork;
 #[cfg(feature = "embedded")]
 mod forked_latches;
 mod linger;
 pub(crate) mod patience;
+mod store_options;

@@ -160,25 +160,24 @@ fn is_placeholder(number: usize, file: (u64, u64)) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::fs::File;
     use std::mem::ManuallyDrop;
     use std::os::fd::AsRawFd;
-    use std::path::Path;
 
     use super::*;
     use crate::testing::fork::{alone, in_forked_child};
-    use crate::{CancelToken, Completions, Fence, FenceGate};
 
     /// Closes the standard streams of a child.
-    fn close_streams() {
+    pub(crate) fn close_streams() {
         for number in 0..STREAMS as RawFd {
             // SAFETY: the child ends without using its standard streams, and nobody else does.
             drop(unsafe { OwnedFd::from_raw_fd(number) });
         }
     }
 
-    fn are_free() -> bool {
+    /// Whether no standard stream is open.
+    pub(crate) fn are_free() -> bool {
         (0..STREAMS).all(|number| !is_open(number))
     }
 
@@ -237,27 +236,6 @@ mod tests {
                 drop(StreamsTaken::new());
                 are_free()
             })
-        }));
-    }
-
-    #[test]
-    fn gates_and_descriptors_for_event_loops_are_above_the_streams() {
-        if !alone() {
-            return;
-        }
-        let directory = tempfile::tempdir().unwrap();
-        let is_above = |path: &Path| {
-            let gate = FenceGate::open(path).unwrap();
-            let pass = gate.pass(Fence(7)).unwrap();
-            let (token, completions) = (CancelToken::new(), Completions::new());
-            let descriptors = [token.signal_fd().unwrap().as_raw_fd(), completions.fd().unwrap().as_raw_fd()];
-            let is_free = are_free();
-            drop(pass);
-            is_free && descriptors.iter().all(|number| *number > 2)
-        };
-        assert!(in_forked_child(|| {
-            close_streams();
-            is_above(&directory.path().join("gate"))
         }));
     }
 }

@@ -6,6 +6,7 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::time::Duration;
 
 use crate::names::text::quoted;
+use crate::runtime::process::descriptors::above_streams;
 use crate::runtime::time::{Deadline, Moment};
 use crate::store::deadline_socket::DeadlineSocket;
 
@@ -131,10 +132,11 @@ impl Survey {
 
 impl Peer {
     fn look(&self, service: Service, is_secure: bool, by: Deadline) -> AtPeer {
-        let addresses: Vec<SocketAddr> = match (self.host.as_str(), self.port).to_socket_addrs() {
-            Ok(addresses) => addresses.collect(),
-            Err(error) => return AtPeer::NoHost(said(&error)),
-        };
+        let addresses: Vec<SocketAddr> =
+            match above_streams(|| (self.host.as_str(), self.port).to_socket_addrs()) {
+                Ok(addresses) => addresses.collect(),
+                Err(error) => return AtPeer::NoHost(said(&error)),
+            };
         let found = addresses.iter().enumerate().map(|(at, address)| {
             let share = by.remaining() / (addresses.len() - at) as u32;
             look(address, service, is_secure, by.sooner(Deadline::after(share)))
