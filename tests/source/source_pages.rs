@@ -388,6 +388,13 @@ fn the_map_of_the_source_names_what_exists() {
             assert!(root().join(path).exists(), "{path}");
         }
     }
+    let changes = rows_of(include_str!("../../CONTRIBUTING.md"), "## Where would I change it");
+    assert!(changes.len() >= 10);
+    for row in changes {
+        let paths: Vec<_> = keys_in(row[1]).into_iter().filter(|key| key.starts_with("src/")).collect();
+        assert!((1..=2).contains(&paths.len()), "{row:?}");
+        assert!(paths.iter().all(|path| root().join(path).exists()), "{paths:?}");
+    }
 }
 
 #[test]
