@@ -59,7 +59,11 @@ impl Grant<'_> {
             end(event, longest)
         });
         let lasts = renewed.fold(end(self.acquire, self.ttl), Moment::max);
-        let over = |event: &&&Event| matches!(event.answer, Answer::Ok | Answer::Lost);
+        let over = |event: &&&Event| match event.answer {
+            Answer::Ok => true,
+            Answer::Lost => !tolerances.older_records,
+            _ => false,
+        };
         let kept = |event: &&&Event| !self.late_effects.forgets(event.called, lasts);
         let renewals = self.renewals.iter().map(|(event, _)| event);
         // The record of a released lock may stay.

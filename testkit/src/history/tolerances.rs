@@ -15,6 +15,9 @@ pub struct Tolerances {
     /// How much longer the store may keep a lease than was asked, for example because it counts in seconds.
     /// Default: zero.
     pub store_slack: Duration,
+    /// Whether an older record may come back when the one above it has ended, as after a flush of HBase: `store_slack` is how
+    /// long it lasts. Then the answer that a lease is lost does not say that others find the lock free. Default: false.
+    pub older_records: bool,
     /// How long released locks stay with their processes: the option `linger`. Others may find them held for so long, and
     /// if the process is killed, until the record ends. Default: zero.
     pub linger: Duration,
@@ -41,6 +44,7 @@ impl Default for Tolerances {
             clock_rate: 0.01,
             epsilon: Duration::from_millis(5),
             store_slack: Duration::ZERO,
+            older_records: false,
             linger: Duration::ZERO,
             late: Duration::from_secs(10),
             stall: Duration::from_secs(1),

@@ -286,6 +286,7 @@ impl World {
             clock_rate: 0.035,
             epsilon: Duration::from_millis(5) + forward,
             store_slack: self.dialect.slack() + back + older,
+            older_records: self.dialect.brings_back(),
             linger: self.linger(),
             // A client that was killed may have sent its last request one wait and one time-out after its call.
             late: delays + 2 * self.ttl + down,
