@@ -13,7 +13,7 @@ import ctypes
 import sys
 from ctypes import POINTER, byref, c_bool, c_char_p, c_int32, c_int64, c_uint64, c_void_p
 
-XDC, FOREVER = 2, -1  # DLM_LEVEL_XDC, DLM_FOREVER
+XDC, FOREVER, LEASE_LOST = 2, -1, 8  # DLM_LEVEL_XDC, DLM_FOREVER, DLM_LEASE_LOST
 OUT = POINTER(c_void_p)
 
 FUNCTIONS = {  # the arguments, without error_out
@@ -81,6 +81,8 @@ class Lease:
 
     def guard(self):
         """Checks that the lease is valid and returns its fence. No I/O."""
+        if not self._handle:
+            raise DlmError(LEASE_LOST, "the lease was released")
         fence = c_uint64()
         self._library.call("dlm_lease_guard", self._handle, byref(fence))
         return fence.value

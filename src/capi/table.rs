@@ -14,6 +14,7 @@ use super::status::dlm_status;
 use super::without_hbase as hbase;
 #[cfg(feature = "hbase")]
 use crate::hbase;
+use crate::text::quoted;
 
 /// An application's own table in HBase. Its rows are created and changed safely without row locks. Open one and
 /// share it.
@@ -144,7 +145,10 @@ pub unsafe extern "C" fn dlm_table_setting(
                 "timeout" => Ok(super::arguments::millis(table.timeout())),
                 "max_value" => Ok(table.max_value() as i64),
                 "attempts" => Ok(i64::from(table.attempts())),
-                _ => Err(Failure::invalid("the key is not allowed: timeout, max_value or attempts")),
+                key => {
+                    let what = format!("key {} is not allowed: timeout, max_value or attempts", quoted(key));
+                    Err(Failure::invalid(what))
+                }
             }
         })
     }

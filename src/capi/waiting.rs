@@ -14,6 +14,7 @@ use super::manager::dlm_manager;
 use super::process::find;
 use super::status::dlm_status;
 use crate::handles::acquire::unavailable;
+use crate::names::text::quoted;
 
 /// Reads the lock in the store, without acquiring it. DLM_OK means that it was free. This read costs a
 /// store less than an unsuccessful dlm_lock_try_acquire(). Blocks for one read of the store.
@@ -68,7 +69,10 @@ pub unsafe extern "C" fn dlm_manager_setting_ms(
                 "wait" => settings.wait,
                 "retry" => settings.retry,
                 "timeout" => settings.timeout,
-                _ => return Err(Failure::invalid("the key is not allowed: ttl, wait, retry or timeout")),
+                key => {
+                    let what = format!("key {} is not allowed: ttl, wait, retry or timeout", quoted(key));
+                    return Err(Failure::invalid(what));
+                }
             };
             Ok(if setting == Duration::MAX { DLM_FOREVER } else { millis(setting) })
         })

@@ -707,7 +707,13 @@ fn every_function_answers_null_for_every_pointer() {
             count += 1;
         }
         for (at, (_, argument)) in function.takes.iter().enumerate() {
-            if let Some(number) = never_allowed(argument) {
+            let mut numbers: Vec<_> = never_allowed(argument).into_iter().collect();
+            if argument == "max_hold_ms"
+                || (argument == "wait_ms" && !WAIT_HAS_DEFAULT.contains(&&*function.name))
+            {
+                numbers.push("DLM_DEFAULT");
+            }
+            for number in numbers {
                 calls += &odd_call(&function, at, number);
                 odd += 1;
             }
@@ -747,6 +753,16 @@ fn unrefused(name: &str) -> &'static str {
         _ => "DLM_OK",
     }
 }
+
+/// Functions that take `DLM_DEFAULT` as a wait. In an election it means no limit, as the header says.
+const WAIT_HAS_DEFAULT: [&str; 6] = [
+    "dlm_lock_acquire_within",
+    "dlm_lock_acquire_start",
+    "dlm_lock_acquire_start_here",
+    "dlm_manager_acquire_all",
+    "dlm_lock_campaign",
+    "dlm_lock_observe",
+];
 
 /// Returns a number that no function allows for an argument of this name.
 fn never_allowed(argument: &str) -> Option<&'static str> {

@@ -39,6 +39,12 @@ fn the_python_example_counts_under_a_lock_and_cancels_waits() {
         \x20           print(error)\n\
         \x20   for round in range(20):\n\
         \x20       assert await (await manager.acquire('a')).release()\n\
+        \x20   lease = await manager.acquire('a')\n\
+        \x20   await lease.release()\n\
+        \x20   try:\n\
+        \x20       lease.guard()\n\
+        \x20   except dlm.DlmError as error:\n\
+        \x20       print(error.status, error)\n\
         \x20   print('threads of Python:', threading.active_count())\n\
         \x20   lease = await manager.acquire('a')\n\
         \x20   task = asyncio.ensure_future(lease.release())\n\
@@ -51,7 +57,9 @@ fn the_python_example_counts_under_a_lock_and_cancels_waits() {
     let mut python = Command::new("python3");
     python.args(["-B", "-c", program]).arg(module.parent().unwrap()).arg(c::library("libdlm.so")).arg(&store);
     let refused = "a text with NUL is not allowed: ";
-    let expected = format!("{refused}'a\\x00b'\n{refused}'\\x00'\n{refused}'a\\x00'\nthreads of Python: 1\n");
+    let expected = format!(
+        "{refused}'a\\x00b'\n{refused}'\\x00'\n{refused}'a\\x00'\n8 the lease was released\nthreads of Python: 1\n"
+    );
     assert_eq!(c::run(&mut python).unwrap(), expected);
     let failed = Command::new("python3").arg(&module).arg(c::library("libdlm.so")).arg("nowhere:").output();
     assert!(
