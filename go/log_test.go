@@ -4,6 +4,7 @@ package dlm
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -303,7 +304,11 @@ func TestTheLogSurvivesChangesAtOneTime(t *testing.T) {
 func TestALongLineIsCut(t *testing.T) {
 	var log buffer
 	loggingTo(t, slog.LevelWarn, &log)
-	masters := strings.Repeat(nobody(t)+",", 400) + nobody(t)
+	first := nobody(t)
+	masters := first
+	for host := range 400 {
+		masters += fmt.Sprintf(",127.1.%d.%d:%s", host/200, host%200+1, strings.TrimPrefix(first, "127.0.0.1:"))
+	}
 	m := open(t, "hbase://"+masters+"/locks?client=tests&farm=dc1", Timeout(time.Second))
 	ctx, cancel := context.WithCancel(t.Context())
 	waited := make(chan error)

@@ -14,7 +14,7 @@ use super::status::dlm_status;
 use super::without_hbase as hbase;
 #[cfg(feature = "hbase")]
 use crate::hbase;
-use crate::text::quoted;
+use crate::names::text::quoted;
 
 /// An application's own table in HBase. Its rows are created and changed safely without row locks. Open one and
 /// share it.

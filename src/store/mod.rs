@@ -60,10 +60,12 @@ pub use hbase::HbaseStore;
 #[doc(hidden)]
 pub use hbase::fuzz_hbase;
 pub use history_store::{HISTORY_MAX, HistoryOf, HistoryStore};
+pub(crate) use latch_store::check_participant;
+#[cfg(feature = "hbase")]
+pub(crate) use latch_store::unexpected;
 pub use latch_store::{
     LISTENERS_MAX, LatchNote, LatchStore, NewLatch, PARTICIPANT_BYTES_MAX, Roster, Step, Stepped,
 };
-pub(crate) use latch_store::{check_participant, unexpected};
 pub use lock_list::{ListCursor, ListedLock, LockPage, LockQuery};
 pub(crate) use lock_store::locks_only;
 pub use lock_store::{

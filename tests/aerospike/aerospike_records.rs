@@ -286,7 +286,7 @@ fn the_address_of_records_is_checked_and_unknown_options_are_refused() {
         open(good).unwrap_or_else(|error| panic!("{good}: {error}"));
     }
     for (bad, said) in [
-        ("n/", "1 to 63 bytes"),
+        ("n/", "the set is missing"),
         (&format!("n/{}", "s".repeat(64)), "1 to 63 bytes"),
         ("n/a:b", "1 to 63 bytes"),
         ("/s", "1 to 31 bytes"),

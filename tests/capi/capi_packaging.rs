@@ -360,7 +360,7 @@ fn the_examples_do_what_they_say() {
         let failed = built(dir.path(), name).arg("nowhere:").output().unwrap();
         let said = String::from_utf8_lossy(&failed.stderr);
         if name != "id_lock" {
-            assert!(!failed.status.success() && said.contains("nowhere:"), "{name}: {said}");
+            assert!(!failed.status.success() && said.contains("\"nowhere\""), "{name}: {said}");
         }
     }
 }
