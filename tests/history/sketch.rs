@@ -12,6 +12,7 @@ pub(crate) const TTL: Duration = ms(100);
 
 /// Tolerances with which each moment of a rule is exact.
 pub(crate) const EXACT: Tolerances = Tolerances {
+    older_records: false,
     clock_rate: 0.0,
     epsilon: Duration::ZERO,
     store_slack: Duration::ZERO,
