@@ -75,6 +75,14 @@ fn a_directory_others_may_write_is_refused() {
 }
 
 #[test]
+fn nobody_is_told_to_change_a_directory_that_others_need_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+    let said = EmbeddedStore::open(dir.path()).unwrap_err().to_string();
+    assert!(said.contains("use a directory of its own") && !said.contains("chmod"), "{said}");
+}
+
+#[test]
 fn what_is_made_is_for_the_owner_only() {
     let (dir, _store) = open();
     let mut seen = 0;

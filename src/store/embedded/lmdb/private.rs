@@ -103,7 +103,7 @@ pub(crate) fn check_private(store: &str, dir: &Path, access: Access) -> Result<F
     }
     let whats_wrong = match access {
         Access::Owner => not_owners_alone(found.mode(), found.uid()),
-        Access::Group => not_the_groups(found.mode(), found.gid()),
+        Access::Group => not_the_groups(found.mode(), found.uid(), found.gid()),
     };
     if let Some(what) = whats_wrong {
         return refused(format!("{dir:?} {what}"), None);
@@ -120,28 +120,40 @@ pub(crate) fn check_private(store: &str, dir: &Path, access: Access) -> Result<F
 /// Returns why a directory with this mode and owner is not private to this user. `None` if it is.
 fn not_owners_alone(mode: u32, owner: u32) -> Option<String> {
     let shown = mode & 0o7777;
+    let user = rustix::process::geteuid().as_raw();
     if mode & 0o022 == 0o020 {
+        let advice = may_be_changed(mode, owner, user, "g-w");
         return Some(format!(
-            "may be written by its group (mode {shown:o}): open it with group=on, as all its users must, or run \
-             chmod g-w on it"
+            "may be written by its group (mode {shown:o}): open it with group=on, as all its users must, or {advice}"
         ));
     }
-    let user = rustix::process::geteuid().as_raw();
     if owner != user {
         return Some(format!(
             "belongs to user {owner}, but this process runs as user {user}: use another directory"
         ));
     }
     (mode & 0o022 != 0).then(|| {
-        format!("may be written by others (mode {shown:o}): run chmod go-w on it, or use another directory")
+        format!("may be written by others (mode {shown:o}): {}", may_be_changed(mode, owner, user, "go-w"))
     })
 }
 
+/// Returns what to do about a directory that others may write. Others need a directory that is not this user's, or that has
+/// a sticky bit, as it is: chmod on /tmp would break the machine.
+fn may_be_changed(mode: u32, owner: u32, user: u32, change: &str) -> String {
+    if owner == user && mode & 0o1000 == 0 {
+        format!("run chmod {change} on it, or use another directory")
+    } else {
+        "use a directory of its own, such as one below this one".to_owned()
+    }
+}
+
 /// Returns why this process cannot share a directory with this mode and group. `None` if it can.
-fn not_the_groups(mode: u32, group: u32) -> Option<String> {
+fn not_the_groups(mode: u32, owner: u32, group: u32) -> Option<String> {
     let shown = mode & 0o7777;
     if mode & 0o002 != 0 {
-        return Some(format!("may be written by all users (mode {shown:o}): run chmod o-w on it"));
+        let user = rustix::process::geteuid().as_raw();
+        let advice = may_be_changed(mode, owner, user, "o-w");
+        return Some(format!("may be written by all users (mode {shown:o}): {advice}"));
     }
     if mode & 0o2020 != 0o2020 {
         return Some(format!(
