@@ -28,7 +28,7 @@ pub(crate) fn elect(global: &Global, args: &ElectArgs) -> CommandOutcome {
     let election = election(&manager, global, args)?;
     let signals = Signals::catch(&CAUGHT)?;
     loop {
-        let note = WaitNote::for_lock(&manager.lock_named(election.name()), Some(Duration::MAX));
+        let note = WaitNote::for_locks(&[manager.lock_named(election.name())], Some(Duration::MAX));
         let term = election.campaign(&run::options(global, !args.no_takeover).cancel(&signals.cancel));
         drop(note);
         let term = match (term, signals.ending()) {

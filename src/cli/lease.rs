@@ -26,8 +26,7 @@ pub(crate) fn take(
 ) -> Result<CommandLocks, CommandFailure> {
     let options = if terms.no_wait { options.wait(Duration::ZERO) } else { options };
     let options = options.cancel(&signals.cancel);
-    let note =
-        locks.first().filter(|_| !terms.no_wait).and_then(|first| WaitNote::for_lock(first, terms.wait));
+    let note = if terms.no_wait { None } else { WaitNote::for_locks(locks, terms.wait) };
     let taken = match locks {
         [lock] => lock.acquire_with(&options).map(CommandLocks::One),
         locks => manager.acquire_all(&locks.iter().collect::<Vec<_>>(), &options).map(CommandLocks::Several),

@@ -1,12 +1,64 @@
 //! The logger of the command: each record becomes one line on standard error.
+//!
+//! A thread of its own writes the lines, because standard error may block: the threads that renew leases, and the one that
+//! ends a command whose lease is lost, must go on.
 
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crossbeam_channel::{Sender, bounded};
+use dlm::Deadline;
 use log::{LevelFilter, Log, Metadata, Record};
 
 use crate::cli::exit::{CommandFailure, tell};
 
 const VARIABLE: &str = "DLM_LOG";
 
-struct Logger;
+/// So many lines wait for standard error at most.
+const LINES_MAX: usize = 1024;
+/// Longest time for which the end of this process waits for lines that are not written.
+const LAST_LINES: Duration = Duration::from_millis(500);
+
+struct Logger {
+    /// Of the thread that writes. `None` if it cannot be started: then each thread writes its lines.
+    lines: OnceLock<Option<Sender<String>>>,
+    /// Lines that are not written yet.
+    open: AtomicUsize,
+    /// Lines for which there was no room.
+    dropped: AtomicUsize,
+}
+
+static LOGGER: Logger =
+    Logger { lines: OnceLock::new(), open: AtomicUsize::new(0), dropped: AtomicUsize::new(0) };
+
+impl Logger {
+    fn start_thread() -> Option<Sender<String>> {
+        let (sender, lines) = bounded::<String>(LINES_MAX);
+        let write = move || {
+            for line in lines {
+                match LOGGER.dropped.swap(0, Ordering::Relaxed) {
+                    0 => {}
+                    dropped => tell(&format!(
+                        "warning: {dropped} lines were not written, because standard error was blocked"
+                    )),
+                }
+                tell(&line);
+                LOGGER.open.fetch_sub(1, Ordering::Release);
+            }
+        };
+        std::thread::Builder::new().name("dlm-log".into()).spawn(write).ok().map(|_| sender)
+    }
+
+    fn write(&self, line: String) {
+        let Some(sender) = self.lines.get_or_init(Logger::start_thread) else { return tell(&line) };
+        self.open.fetch_add(1, Ordering::Relaxed);
+        if sender.try_send(line).is_err() {
+            self.open.fetch_sub(1, Ordering::Relaxed);
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
 
 impl Log for Logger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
@@ -24,11 +76,17 @@ impl Log for Logger {
                 log::Level::Debug => "debug",
                 log::Level::Trace => "trace",
             };
-            tell(&format!("{level}: {}", record.args()));
+            self.write(format!("{level}: {}", record.args()));
         }
     }
 
-    fn flush(&self) {}
+    /// Waits for the lines that are not written yet, for half a second at most.
+    fn flush(&self) {
+        let by = Deadline::after(LAST_LINES);
+        while self.open.load(Ordering::Acquire) > 0 && !by.passed() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
 }
 
 /// Sets the logger and its level: warnings and errors, more with each `-v`. `DLM_LOG` overrides `-v`. At `debug`
@@ -47,7 +105,6 @@ pub(crate) fn start(verbose: u8) -> Result<(), CommandFailure> {
             _ => LevelFilter::Trace,
         },
     };
-    static LOGGER: Logger = Logger;
     // Fails only if a logger was set before.
     let _ = log::set_logger(&LOGGER);
     log::set_max_level(level);

@@ -64,7 +64,9 @@ use self::exit::CommandOutcome;
 /// }
 /// ```
 pub fn main() -> ExitCode {
-    match args::parse().and_then(|cli| dispatch(&cli)) {
+    let ended = args::parse().and_then(|cli| dispatch(&cli));
+    log::logger().flush();
+    match ended {
         Ok(status) => ExitCode::from(status),
         Err(failure) => failure.report(args::wants_json(std::env::args_os())),
     }

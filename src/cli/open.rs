@@ -10,8 +10,8 @@ use dlm::{Builder, Level, Lock, LockManager, LockName};
 
 use crate::cli::args::{Global, LockArg, Reach, TermArgs};
 use crate::cli::exit::{self, CommandFailure};
-use crate::cli::names;
 use crate::cli::narrator::Narrator;
+use crate::cli::{names, waiting};
 
 /// Default client id. It does not depend on the user or host, so scripts exclude each other by default.
 const DEFAULT_CLIENT: &str = "dlm";
@@ -49,7 +49,7 @@ pub(crate) fn manager(
 /// sooner if the address of the store is wrong.
 pub(crate) fn reach(manager: &LockManager, limit: Option<Duration>) -> Result<(), CommandFailure> {
     let reach = || manager.reach(limit.map_or(Duration::MAX, |limit| limit.max(NOTICED)));
-    if !std::io::stderr().is_terminal() {
+    if !std::io::stderr().is_terminal() || !waiting::may_write() {
         return Ok(reach()?);
     }
     let (done, ended) = channel::<()>();
@@ -145,13 +145,21 @@ pub(crate) fn lock(
     Ok(lock)
 }
 
-/// Returns the lock `name`, once the store answers. The wait limits the first contact too.
+/// Returns the lock `name`, once the store answers. The wait limits the first contact too. A full name must be one of this
+/// client and farm: an id that a script was given could otherwise take a lock of another service.
 pub(crate) fn lock_to_wait_for(
     manager: &LockManager,
     global: &Global,
     terms: &TermArgs,
     name: &str,
 ) -> Result<Lock, CommandFailure> {
+    if names::full_name(name).is_some_and(|full| names::own_id(manager, &full).is_none()) {
+        return Err(CommandFailure::usage(format!(
+            "{} is the full name of a lock of another client or farm: name them with --client and --farm, and the \
+             lock by its id",
+            names::shown(name)
+        )));
+    }
     let lock = unreached(manager, global, terms.level, name)?;
     reach(manager, terms.wait)?;
     Ok(lock)

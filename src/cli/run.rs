@@ -127,7 +127,11 @@ fn variables(names: &[&String], held: &CommandLocks) -> Vec<(String, Option<Stri
     let left = u64::try_from(held.first_to_end().remaining().as_millis()).unwrap_or(u64::MAX);
     // Those of a `dlm run` around this one, which may have held more locks or fences.
     let around = std::env::vars_os().filter_map(|(key, _)| key.into_string().ok());
-    let of_locks = |key: &String| key.starts_with("DLM_LOCK_") || key.starts_with("DLM_FENCE");
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let of_locks = |key: &String| {
+        let number = key.strip_prefix("DLM_LOCK_").or_else(|| key.strip_prefix("DLM_FENCE_"));
+        key == "DLM_FENCE" || number.is_some_and(is_number)
+    };
     let mut all: Vec<_> = around.filter(of_locks).map(|key| (key, None)).collect();
     for (number, (name, lease)) in (1..).zip(names.iter().zip(held.leases())) {
         let suffix = if number == 1 { String::new() } else { format!("_{number}") };
@@ -187,17 +191,28 @@ fn end(manager: &LockManager, held: CommandLocks, command: &Command, lost: Optio
     exit_status(command)
 }
 
+/// Releases all leases. Each is tried again on its own, so that neither a store that is down for a moment nor a lease that
+/// was lost hides what became of the others. Returns `false` if one of them was not held any more.
 fn release(held: &CommandLocks) -> dlm::Result<bool> {
-    let mut released = held.release();
-    for _ in 1..RELEASES {
-        match &released {
-            Err(error) if error.is_retryable() => {}
-            _ => break,
+    let (mut were_held, mut worst): (bool, Option<dlm::Error>) = (true, None);
+    for lease in held.leases().iter().rev() {
+        let mut released = lease.release();
+        for _ in 1..RELEASES {
+            match &released {
+                Err(error) if error.is_retryable() => {}
+                _ => break,
+            }
+            std::thread::sleep(RELEASE_PAUSE);
+            released = lease.release();
         }
-        std::thread::sleep(RELEASE_PAUSE);
-        released = held.release();
+        match released {
+            Ok(was_held) => were_held &= was_held,
+            // A loss says most: another may have run at the same time.
+            Err(error) if error.code() == Code::LeaseLost => worst = Some(error),
+            Err(error) => drop(worst.get_or_insert(error)),
+        }
     }
-    released
+    worst.map_or(Ok(were_held), Err)
 }
 
 /// Lets the record of the lease stay in the store. A token would need the store if the lease dies with this process, and
@@ -317,10 +332,10 @@ impl<'a> LeaseWatch<'a> {
     fn lose(&mut self, why: String) {
         let now = Moment::now();
         let left = self.held.ends().since(now).saturating_sub((self.ttl / 10).min(KILL_AHEAD_MAX));
-        log::info!("{why}; the command gets TERM");
-        self.lost = Some(why);
         self.command.signal(Signal::TERM);
         self.kill_by(now.after(if left.is_zero() { LOST_GRACE } else { left }));
+        log::info!("{why}; the command gets TERM");
+        self.lost = Some(why);
     }
 
     fn kill_by(&mut self, moment: Moment) {

@@ -4,7 +4,7 @@ use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use crossbeam_channel::{RecvTimeoutError, Sender, TryRecvError, bounded};
-use dlm::{Latch, Lock, Moment};
+use dlm::{Holder, Identity, Latch, Lock, Moment};
 use log::LevelFilter;
 
 use crate::cli::exit;
@@ -20,16 +20,22 @@ pub(crate) struct WaitNote {
 }
 
 impl WaitNote {
-    /// Of a wait for a lock. `wait`: how long it lasts at most, `None` if the store's URI or the default says that.
-    pub(crate) fn for_lock(lock: &Lock, wait: Option<Duration>) -> Option<WaitNote> {
-        let (lock, began) = (lock.clone(), Moment::now());
+    /// Of a wait for locks. `wait`: how long it lasts at most, `None` if the store's URI or the default says that. Names the
+    /// first lock that another process holds.
+    pub(crate) fn for_locks(locks: &[Lock], wait: Option<Duration>) -> Option<WaitNote> {
+        let (locks, began) = (locks.to_vec(), Moment::now());
         WaitNote::start(move || {
-            let what = match lock.inspect() {
-                Ok(seen) => match seen.holder {
-                    Some(holder) => format!("is held by {}", held_by(&holder)),
-                    None => "is free: this process asks for it".into(),
-                },
-                Err(error) => error.chain(),
+            let in_the_way = locks.iter().find_map(|lock| match lock.inspect() {
+                Ok(seen) => {
+                    let holder = seen.holder.filter(|holder| !is_this_process(holder))?;
+                    Some((lock, format!("is held by {}", held_by(&holder))))
+                }
+                Err(error) => Some((lock, error.to_string())),
+            });
+            let (lock, what) = match (in_the_way, locks.first()) {
+                (Some(found), _) => found,
+                (None, Some(first)) => (first, "is free: this process asks for it".into()),
+                (None, None) => return limit(wait, began),
             };
             format!("waiting for lock {}: {what}; {}", lock.name(), limit(wait, began))
         })
@@ -65,7 +71,7 @@ impl WaitNote {
                 return;
             }
             let line = line();
-            if over.try_recv() == Err(TryRecvError::Empty) {
+            if over.try_recv() == Err(TryRecvError::Empty) && may_write() {
                 exit::tell(&line);
             }
         };
@@ -73,6 +79,26 @@ impl WaitNote {
         std::thread::Builder::new().name("dlm-wait-note".into()).spawn(tell).ok()?;
         Some(WaitNote { _wait: wait })
     }
+}
+
+/// Whether this process may write to its terminal: a job in the background may be stopped for it, and with it its wait.
+pub(crate) fn may_write() -> bool {
+    if !std::io::stderr().is_terminal() {
+        return true;
+    }
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // proc(5): after the name of the program, the third is the job of this process, and the sixth that of the terminal.
+    let after_name: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    match after_name[..] {
+        [_, _, own, _, _, foreground, ..] => own == foreground,
+        _ => true,
+    }
+}
+
+fn is_this_process(holder: &Holder) -> bool {
+    Identity::this_process("").ok().zip(holder.identity.as_ref()).is_some_and(|(own, holder)| {
+        own.host == holder.host && own.pid == holder.pid && own.start_ms == holder.start_ms
+    })
 }
 
 /// Says how long the wait goes on.

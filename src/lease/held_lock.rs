@@ -394,14 +394,15 @@ impl HeldLock {
                 Ok(())
             }
             Ok(None) => {
-                if let Some(elsewhere) = self.elsewhere(&ownership, store) {
-                    return Err(elsewhere).into();
-                }
                 let why = self.why_gone(&ownership);
+                let elsewhere = self.elsewhere(&ownership, store);
                 let leftover = self.gone(&mut ownership, record.clone(), asked, store.may_leave_parts());
                 let reason = self.find_reason(store, &record, why, by);
+                // The mark of another store may be that of this one under another URI, so the lease is lost in any case.
                 self.life.lost(reason);
-                return RenewalOutcome { answer: Err(self.gone_for(reason)), leftover };
+                let elsewhere = elsewhere.filter(|_| reason != LostReason::Broken);
+                let error = elsewhere.unwrap_or_else(|| self.gone_for(reason));
+                return RenewalOutcome { answer: Err(error), leftover };
             }
             Err(error) => Err(error.context(format!("renewing lock {}", self.name))),
         };
@@ -513,16 +514,15 @@ impl HeldLock {
                 let ttl = ownership.longest_ttl;
                 let answer = if ours {
                     Ok(true)
-                } else if let Some(elsewhere) = self.elsewhere(&ownership, store) {
-                    Err(elsewhere)
                 } else {
                     // The time may have run out during the request.
                     let why = if why == LostReason::RecordGone { ownership.why_gone() } else { why };
-                    match self.find_break(store, &record, by) {
-                        None if self.is_adopted && why == LostReason::RecordGone => {
+                    match (self.find_break(store, &record, by), self.elsewhere(&ownership, store)) {
+                        (None, Some(elsewhere)) => Err(elsewhere),
+                        (None, None) if self.is_adopted && why == LostReason::RecordGone => {
                             Err(self.not_held(RELEASED_BEFORE))
                         }
-                        broken => {
+                        (broken, _) => {
                             let reason = broken.unwrap_or(why);
                             self.life.lost(reason);
                             Err(self.gone_for(reason))

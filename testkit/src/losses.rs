@@ -776,7 +776,9 @@ pub fn a_server_that_never_answers_costs_no_more_than_the_deadline(case: &Case<'
         let acquired = code(lock.try_acquire());
         assert_eq!(code(lock.inspect()), Code::ConnectionError, "a read that can be repeated");
         let took = Moment::now().since(began);
-        assert!(took >= 2 * timeout && took < 2 * timeout + LONG / 2, "{took:?}");
+        // A client may count its time in whole milliseconds.
+        let least = 2 * timeout - Duration::from_millis(10);
+        assert!(took >= least && took < 2 * timeout + LONG / 2, "{took:?}");
         if acquired == case.target.silent {
             return;
         }

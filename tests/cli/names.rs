@@ -25,7 +25,10 @@ fn every_command_takes_a_name_as_ls_prints_it() {
             assert!(shell.run(&["why", name]).ok().out.contains("state held"));
             shell.run(&["history", name]).ok();
             for command in [&["acquire", "--no-wait", name][..], &["run", "--no-wait", name, "--", "true"]] {
-                shell.run(command).fails_with(75);
+                let line = shell.run(command).fails_with(64);
+                assert!(line.contains("--client"), "{line}");
+                let own = [&["--client", "orders"][..], command].concat();
+                shell.run(&own).fails_with(75);
             }
             assert!(shell.run(&["ls", name]).ok().out.starts_with(&printed));
             let line = shell.run(&["elect", name, "--", "true"]).fails_with(64);

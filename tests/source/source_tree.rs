@@ -115,8 +115,9 @@ fn without(builds: &[&str], code: &str) -> String {
     while let Some(at) = rest.find("#[cfg(") {
         let condition_end = at + rest[at..].find(")]").map_or(rest.len() - at, |end| end + 2);
         let condition = &rest[at..condition_end];
-        let only_for = |what| condition.contains(what) && !condition.contains(&format!("not({what})"));
-        let for_tests = builds.iter().any(|build| only_for(build));
+        let only_for =
+            |what: &&str| condition.contains(*what) && !condition.contains(&format!("not({what})"));
+        let for_tests = builds.iter().any(only_for);
         if !for_tests || condition.contains("any(") {
             out.push_str(&rest[..condition_end]);
             rest = &rest[condition_end..];
@@ -481,7 +482,7 @@ fn imports_point_down() {
 fn only_unit_tests_use_what_is_for_them() {
     let library = Library::read();
     let used = |to: &&str| room(to) == TESTING;
-    let wrong: Vec<_> = library.edges().into_iter().filter(|(_, to)| to.iter().any(|to| used(&to))).collect();
+    let wrong: Vec<_> = library.edges().into_iter().filter(|(_, to)| to.iter().any(used)).collect();
     assert!(wrong.is_empty(), "{wrong:?}");
 }
 

@@ -43,6 +43,10 @@ pub(crate) fn left() -> Option<usize> {
 
 #[cold]
 fn find() -> (usize, usize) {
+    // musl reports only what is mapped so far of the first thread's stack, which grows.
+    if cfg!(target_env = "musl") && is_first_thread() {
+        return (0, 0);
+    }
     let mut attributes = Attributes([0; 128]);
     let (mut lowest, mut bytes) = (ptr::null_mut(), 0);
     // Of the first thread, the C library reads the bounds from a file.
@@ -58,6 +62,12 @@ fn find() -> (usize, usize) {
         failed != 0
     };
     if unknown { (0, 0) } else { (lowest.addr(), lowest.addr().saturating_add(bytes)) }
+}
+
+fn is_first_thread() -> bool {
+    // Process, "task", thread.
+    let own = std::fs::read_link("/proc/thread-self").unwrap_or_default();
+    own.iter().next() == own.iter().next_back()
 }
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ use futures_core::Stream as _;
 use super::keys::RecordKey;
 use super::options::{Login, Setup};
 use super::pool::{ClientPool, PooledClient};
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::runtime::process::fork_pause::ForkPause;
 use crate::runtime::time::{self, Deadline, Moment, jittered};
 use crate::store::first_contact::{FirstContact, NoAnswer, Service};
@@ -163,7 +163,12 @@ impl Client {
                 Ok(_) => Ok(()),
                 // A node of a cluster that is forming, for which the next call waits, or one that refuses the login.
                 Err(_) if !self.contact.has_answered() && self.contact.finds_the_store() => Ok(()),
-                Err(Failed::For(error)) if !self.contact.has_answered() && !by.passed() => {
+                // Whether an address is wrong for good, the survey says.
+                Err(Failed::For(error))
+                    if error.code() != Code::ConnectionError
+                        && !self.contact.has_answered()
+                        && !by.passed() =>
+                {
                     Err(NoAnswer::For(error))
                 }
                 Err(Failed::For(error) | Failed::Again { error, .. }) => Err(NoAnswer::Again(error)),

@@ -85,13 +85,16 @@ impl FirstContact {
         hello: impl Fn(Deadline) -> std::result::Result<(), NoAnswer>,
     ) -> Result<()> {
         let look = || LOOK.min(by.remaining()).max(LOOK_LATE);
-        let mut limit = if self.has_answered() { by } else { Deadline::after(FIRST_TRY).sooner(by) };
+        let was_known = self.has_answered();
+        let mut limit = if was_known { by } else { Deadline::after(FIRST_TRY).sooner(by) };
         loop {
             let error = match hello(limit) {
                 Ok(()) => {
                     self.answered();
                     return Ok(());
                 }
+                // Another thread has been answered meanwhile.
+                Err(_) if self.has_answered() && !was_known => return Ok(()),
                 Err(NoAnswer::For(error)) => return Err(self.named(error)),
                 Err(NoAnswer::Again(error)) => error,
             };
@@ -108,8 +111,15 @@ impl FirstContact {
         if self.has_answered() || error.code() != Code::ConnectionError {
             return error;
         }
-        match (self.survey(LOOK_LATE).text(self.service), error) {
-            (Some(what), Error::Connection { store, .. }) => Error::Connection { store, what, source: None },
+        let survey = self.survey(LOOK_LATE);
+        match (survey.text(self.service), error) {
+            (Some(what), Error::Connection { store, .. }) if survey.is_final() => {
+                Error::Connection { store, what, source: None }
+            }
+            // What the call has found may be the cause, such as a certificate.
+            (Some(what), Error::Connection { store, what: found, source }) => {
+                Error::Connection { store, what, source: source.or_else(|| Some(found.into())) }
+            }
             (_, error) => error,
         }
     }

@@ -130,12 +130,22 @@ impl Survey {
     }
 }
 
+/// Whether the resolver said that there is no such host, and not that it cannot say. Only the text tells.
+fn is_unknown_host(error: &std::io::Error) -> bool {
+    let text = error.to_string();
+    ["not known", "No address associated", "does not resolve", "nodename nor servname"]
+        .iter()
+        .any(|it| text.contains(it))
+}
+
 impl Peer {
     fn look(&self, service: Service, is_secure: bool, by: Deadline) -> AtPeer {
         let addresses: Vec<SocketAddr> =
             match above_streams(|| (self.host.as_str(), self.port).to_socket_addrs()) {
                 Ok(addresses) => addresses.collect(),
-                Err(error) => return AtPeer::NoHost(said(&error)),
+                Err(error) if is_unknown_host(&error) => return AtPeer::NoHost(said(&error)),
+                // The resolver does not answer, or this process has no descriptor left.
+                Err(error) => return AtPeer::NoRoute(said(&error)),
             };
         let found = addresses.iter().enumerate().map(|(at, address)| {
             let share = by.remaining() / (addresses.len() - at) as u32;

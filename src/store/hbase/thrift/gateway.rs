@@ -198,7 +198,7 @@ impl Gateway {
             }
             error => error,
         });
-        let mut pooled = lent.map_err(NoAnswer::For)?;
+        let mut pooled = lent.map_err(NoAnswer::Again)?;
         let link = pooled.link();
         link.begin(by);
         match link.client.get_thrift_server_type() {
