@@ -1,6 +1,7 @@
 //! How the command ends: an exit status, and for a failure one line that says what to do.
 
 use std::fmt::Write as _;
+use std::io::IsTerminal as _;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
@@ -125,6 +126,20 @@ impl CommandFailure {
             tell(&self.line);
         }
         ExitCode::from(self.status)
+    }
+}
+
+/// Whether this process may write to its terminal: a job in the background may be stopped for it, and with it its wait.
+pub(crate) fn may_write() -> bool {
+    if !std::io::stderr().is_terminal() {
+        return true;
+    }
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // proc(5): after the name of the program, the third is the job of this process, and the sixth that of the terminal.
+    let after_name: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    match after_name[..] {
+        [_, _, own, _, _, foreground, ..] => own == foreground,
+        _ => true,
     }
 }
 

@@ -10,8 +10,8 @@ use dlm::{Builder, Level, Lock, LockManager, LockName};
 
 use crate::cli::args::{Global, LockArg, Reach, TermArgs};
 use crate::cli::exit::{self, CommandFailure};
+use crate::cli::names;
 use crate::cli::narrator::Narrator;
-use crate::cli::{names, waiting};
 
 /// Default client id. It does not depend on the user or host, so scripts exclude each other by default.
 const DEFAULT_CLIENT: &str = "dlm";
@@ -49,7 +49,7 @@ pub(crate) fn manager(
 /// sooner if the address of the store is wrong.
 pub(crate) fn reach(manager: &LockManager, limit: Option<Duration>) -> Result<(), CommandFailure> {
     let reach = || manager.reach(limit.map_or(Duration::MAX, |limit| limit.max(NOTICED)));
-    if !std::io::stderr().is_terminal() || !waiting::may_write() {
+    if !std::io::stderr().is_terminal() || !exit::may_write() {
         return Ok(reach()?);
     }
     let (done, ended) = channel::<()>();

@@ -71,27 +71,13 @@ impl WaitNote {
                 return;
             }
             let line = line();
-            if over.try_recv() == Err(TryRecvError::Empty) && may_write() {
+            if over.try_recv() == Err(TryRecvError::Empty) && exit::may_write() {
                 exit::tell(&line);
             }
         };
         // Without a thread there is no line.
         std::thread::Builder::new().name("dlm-wait-note".into()).spawn(tell).ok()?;
         Some(WaitNote { _wait: wait })
-    }
-}
-
-/// Whether this process may write to its terminal: a job in the background may be stopped for it, and with it its wait.
-pub(crate) fn may_write() -> bool {
-    if !std::io::stderr().is_terminal() {
-        return true;
-    }
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // proc(5): after the name of the program, the third is the job of this process, and the sixth that of the terminal.
-    let after_name: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    match after_name[..] {
-        [_, _, own, _, _, foreground, ..] => own == foreground,
-        _ => true,
     }
 }
 
