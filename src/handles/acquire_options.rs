@@ -38,7 +38,7 @@ impl AcquireOptions {
         self
     }
 
-    /// Keeps the lease alive from the beginning, for `max_hold` at most: see [`Lease::keep`]. [`Duration::MAX`] sets no
+    /// Keeps the lease alive from the beginning, for `max_hold` at most: see [`Lease::keep`](crate::Lease::keep). [`Duration::MAX`] sets no
     /// limit.
     pub fn keep(mut self, max_hold: Duration) -> AcquireOptions {
         self.max_hold = Some(max_hold);
@@ -62,10 +62,10 @@ impl AcquireOptions {
     ///
     /// The proof is the kernel's, and a process that is only stopped or slow keeps its lease until the TTL ends. The
     /// process keeps a file of the store open and locked. Whoever has a copy of that descriptor counts as the process:
-    /// see [`Lease::liveness_fd`]. A child that was forked has one until it ends or executes a program, so the lease may
+    /// see [`Lease::liveness_fd`](crate::Lease::liveness_fd). A child that was forked has one until it ends or executes a program, so the lease may
     /// last until its TTL ends. The program must not close descriptors that it does not know.
     ///
-    /// Renewals change nothing about it. A token does: see [`Lease::into_token`].
+    /// Renewals change nothing about it. A token does: see [`Lease::into_token`](crate::Lease::into_token).
     ///
     /// [`Code::InvalidArgument`](crate::Code::InvalidArgument) for another store, for a manager with a lock delay, and
     /// together with a minimum hold, both of which make others wait.
