@@ -161,6 +161,7 @@ mod tests {
         assert_eq!(servers("h,H:3000,[::1],h:4000", &AEROSPIKE).unwrap(), "h:3000,[::1]:3000,h:4000");
     }
 
+    #[cfg(any(feature = "aerospike", feature = "hbase"))]
     #[test]
     fn the_text_for_messages_depends_on_neither_order_nor_dots() {
         let text = |given| described(&servers(given, &HBASE).unwrap());

@@ -265,11 +265,10 @@ fn said(error: &io::Error) -> String {
     error.to_string().replace("failed to lookup address information: ", "")
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "aerospike"))]
 mod tests {
     use super::*;
 
-    #[cfg(feature = "aerospike")]
     #[test]
     fn servers_are_known_by_their_first_bytes() {
         let name = |answer: &[u8]| match named(answer, Service::Aerospike, false) {
@@ -292,7 +291,6 @@ mod tests {
         assert_eq!(named(b"\x15\x03\x03", Service::Aerospike, true), AtPeer::Store);
     }
 
-    #[cfg(feature = "aerospike")]
     #[test]
     fn one_address_that_may_be_the_store_is_enough_to_go_on() {
         let survey = |all: &[AtPeer]| Survey {
