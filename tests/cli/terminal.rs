@@ -3,8 +3,10 @@
 use std::io::Write as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
-use dlm_testkit::{skipped, until};
+use dlm_testkit::{skipped, unless_stalled, until};
 use rustix::process::{Pid, Signal};
 
 use super::{Running, Shell, catches, is_running};
@@ -260,4 +262,40 @@ fn more_words_tell_what_happens_to_the_lock_and_each_call_to_the_store() {
     let waited = shell.run(&["run", "-v", "--wait", "3s", "x", "--", "true"]).ends_with(75).err;
     assert!(waited.contains("waiting for lock") && waited.contains("not acquired after"), "{waited}");
     shell.run(&["release", &lease]).ok();
+}
+
+/// The threads that renew leases write what they do. The reader of standard error may stand still.
+#[test]
+fn a_standard_error_that_blocks_holds_up_no_renewal_and_no_end() {
+    unless_stalled(Duration::from_millis(300), || {
+        let shell = Shell::new();
+        let (reader, writer) = std::io::pipe().unwrap();
+        // As much as a pipe takes.
+        let mut fill = Command::new("head");
+        fill.args(["-c", "65536", "/dev/zero"]).stdout(writer.try_clone().unwrap());
+        assert!(fill.status().unwrap().success());
+        let args = ["-v", "run", "--ttl", "2s", "x", "--", "sh", "-c", "echo $$ >pid; exec sleep 300 2>&-"];
+        let child =
+            shell.dlm(&args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(writer).spawn().unwrap();
+        let mut running = Running(Some(child));
+        let command = shell.pid_in("pid");
+        let holder = || shell.json(&["show", "--json", "x"])["holder"]["pid"].clone();
+        let before = holder();
+        thread::sleep(Duration::from_secs(4));
+        assert!(is_running(command) && holder() == before, "the lease was lost");
+        running.signal(Signal::TERM);
+        running.finish().ends_with(143);
+        assert!(!is_running(command));
+        drop(reader);
+    });
+}
+
+#[test]
+fn the_command_keeps_variables_that_only_begin_like_those_of_locks() {
+    let shell = Shell::new();
+    let print = "echo $DLM_LOCK_DIR $DLM_FENCE_FILE ${DLM_LOCK_7-none} ${DLM_FENCE_7-none}";
+    let mut run = shell.dlm(&["run", "x", "--", "sh", "-c", print]);
+    run.envs([("DLM_LOCK_DIR", "/d"), ("DLM_FENCE_FILE", "/f"), ("DLM_LOCK_7", "old"), ("DLM_FENCE_7", "7")]);
+    let printed = run.output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&printed.stdout), "/d /f none none\n");
 }
