@@ -203,4 +203,23 @@ mod tests {
             assert!(said.contains("an HTTP server answers") && said.contains("3000"), "{said}");
         }
     }
+
+    #[test]
+    fn an_answer_to_another_thread_ends_a_greeting() {
+        let contact = contact(closed_port());
+        let hello = |_: Deadline| {
+            contact.answered();
+            Err(NoAnswer::For(down()))
+        };
+        contact.greet(Deadline::after(LONG), hello).unwrap();
+    }
+
+    /// Such as a certificate that does not fit: a server that closes or says nothing may be the store.
+    #[test]
+    fn the_own_cause_of_a_failure_stays_unless_the_address_is_wrong() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let contact = contact(listener.local_addr().unwrap().port());
+        let said = contact.named(down()).chain();
+        assert!(said.contains("127.0.0.1:") && said.contains("down"), "{said}");
+    }
 }
