@@ -758,6 +758,30 @@ mod tests {
         lock
     }
 
+    /// The mark may be that of this store under another URI.
+    #[test]
+    fn a_renewal_at_a_store_without_the_record_ends_the_lease_whatever_the_mark_of_its_token() {
+        let store = MemoryStore::new();
+        let name = LockName::new(Level::Xdc, "t", None, "a", NamePolicy::Strict).unwrap();
+        for (mark, said) in
+            [("elsewhere:", "another store granted it"), (&*store.describe(), "lost its record")]
+        {
+            let lock = HeldLock::adopted(LeaseToken {
+                name: name.clone(),
+                fence: None,
+                ends: TokenEnd::at(Moment::now().after(LONG)),
+                ttl: LONG,
+                owner_record: OwnerRecord::from_bytes([7; 16]),
+                store: Some(StoreMark::of(mark)),
+            });
+            assert!(lock.life.state().is_valid());
+            let error = lock.renew(&store, &Settings::default(), LONG).answer.unwrap_err();
+            assert!(error.to_string().contains(said), "{error}");
+            assert_eq!(lock.life.state(), LeaseState::Lost(LostReason::RecordGone), "{mark}");
+            assert!(lock.check().is_err());
+        }
+    }
+
     #[test]
     fn the_reason_of_a_process_that_was_stopped_stays_whatever_is_called_afterwards() {
         let settings = Settings::default();

@@ -81,6 +81,13 @@ const MIXED_FLEET: StoreOption = option("mixed_fleet", "on", "whether Java's DLM
 const LATCHES: StoreOption =
     option("latches", "", "the table for latches; by default named after the table for locks");
 const CONNECT_TIMEOUT: StoreOption = option("connect_timeout", "3s", "10ms to 10m");
+#[cfg(feature = "hbase")]
+const USER: StoreOption = option("user", "$USER", "the name that the servers log");
+const TLS: StoreOption = option("tls", "off", "`on`, `off`");
+const TLS_CA: StoreOption =
+    option("tls_ca", "", "PEM file: the authority that signed the servers' certificates");
+const TLS_CERT: StoreOption = option("tls_cert", "", "PEM file: our certificate");
+const TLS_KEY: StoreOption = option("tls_key", "", "PEM file: its key");
 
 const LAYOUT: StoreOption = option("layout", "java", "`java`, `both`, `own`: how locks are kept");
 
@@ -95,11 +102,11 @@ pub(crate) const HBASE: [StoreOption; 11] = [
     MIXED_FLEET,
     LATCHES,
     CONNECT_TIMEOUT,
-    option("user", "$USER", "the name that the servers log"),
-    option("tls", "off", "`on`, `off`"),
-    option("tls_ca", "", "PEM file: the authority that signed the servers' certificates"),
-    option("tls_cert", "", "PEM file: our certificate"),
-    option("tls_key", "", "PEM file: its key"),
+    USER,
+    TLS,
+    TLS_CA,
+    TLS_CERT,
+    TLS_KEY,
 ];
 
 /// Options of an application's table, by the URIs that accept them. See
@@ -129,11 +136,11 @@ pub(crate) const TABLE: [StoreOption; 14] = [
     option("fence_column", "_fence", "the qualifier of the fence"),
     option("fence_of_column", "_fence_of", "the qualifier of the name of the lock that the fence belongs to"),
     CONNECT_TIMEOUT,
-    option("user", "$USER", "the name that the servers log"),
-    option("tls", "off", "`on`, `off`"),
-    option("tls_ca", "", "PEM file: the authority that signed the servers' certificates"),
-    option("tls_cert", "", "PEM file: our certificate"),
-    option("tls_key", "", "PEM file: its key"),
+    USER,
+    TLS,
+    TLS_CA,
+    TLS_CERT,
+    TLS_KEY,
 ];
 
 #[cfg(feature = "hbase")]
@@ -173,10 +180,10 @@ pub(crate) const AEROSPIKE: [StoreOption; 17] = [
     option("password", "", "the user's password"),
     option("password_file", "", "a file with the password in its first line"),
     option("plain_credentials", "refuse", "`allow` sends the password over plain TCP"),
-    option("tls", "off", "`on`, `off`"),
-    option("tls_ca", "", "PEM file: the authority that signed the servers' certificates"),
-    option("tls_cert", "", "PEM file: our certificate"),
-    option("tls_key", "", "PEM file: its key"),
+    TLS,
+    TLS_CA,
+    TLS_CERT,
+    TLS_KEY,
     option("tls_name", "the host's", "the name in the servers' certificates"),
 ];
 

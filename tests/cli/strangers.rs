@@ -2,7 +2,7 @@
 //! the scheme of the store and the verb are, and no request that could change something is sent to a stranger.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -92,6 +92,20 @@ fn refused() -> (rustix::fd::OwnedFd, String) {
     (socket, address.to_string())
 }
 
+/// Returns what an error says about an unknown host. A machine without a name service cannot say that there is none.
+fn unknown_host() -> &'static str {
+    let error = ("no-such-host.invalid", 16000).to_socket_addrs().unwrap_err().to_string();
+    match error.contains("not known") {
+        true => "the host of no-such-host.invalid:16000 is not known",
+        false => "no-such-host.invalid:16000 cannot be reached",
+    }
+}
+
+/// Closes each connection, as a proxy does while its server starts.
+fn closes(stream: TcpStream) -> std::io::Result<()> {
+    stream.shutdown(std::net::Shutdown::Both)
+}
+
 /// URIs with a wrong address of each kind and for each scheme, and what an error says about it. With the port where
 /// nothing listens.
 fn wrong_stores() -> (Vec<(String, &'static str)>, rustix::fd::OwnedFd) {
@@ -101,7 +115,7 @@ fn wrong_stores() -> (Vec<(String, &'static str)>, rustix::fd::OwnedFd) {
         (serve(redis), "Redis answers at"),
         (serve(silent), "accepts connections and answers nothing"),
         (refused, "nothing listens at"),
-        ("no-such-host.invalid:16000".into(), "the host of no-such-host.invalid:16000 is not known"),
+        ("no-such-host.invalid:16000".into(), unknown_host()),
         (serve(thrift2), "a Thrift server"),
     ];
     let of = |(address, said): &(String, &'static str)| {
@@ -139,6 +153,28 @@ fn the_first_call_of_the_tool_names_who_answers_and_is_never_in_doubt() {
                     assert!(status == 78 || done.err.lines().count() == 1, "{what}");
                     assert!(!text.contains("waiting in the queue"), "{what}");
                 }
+            });
+        }
+    });
+}
+
+/// The server behind may start meanwhile, so whoever waits for the lock goes on.
+#[test]
+fn a_port_that_closes_every_connection_ends_no_wait() {
+    let address = serve(closes);
+    thread::scope(|scope| {
+        for uri in [
+            format!("hbase://{address}/t"),
+            format!("hbase+thrift://{address}/t"),
+            format!("aerospike://{address}/test/t"),
+        ] {
+            scope.spawn(move || {
+                let shell = Shell::on(format!("{uri}?{TIMEOUT}"));
+                let began = Instant::now();
+                let run = ["--farm", "dc1", "run", "--wait", "1s", "x", "--", "true"];
+                let line = shell.run(&run).fails_with(69);
+                assert!(began.elapsed() >= Duration::from_millis(900), "{uri}: {:?} {line}", began.elapsed());
+                assert!(line.contains("closes connections without an answer"), "{uri}: {line}");
             });
         }
     });

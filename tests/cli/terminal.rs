@@ -264,6 +264,20 @@ fn more_words_tell_what_happens_to_the_lock_and_each_call_to_the_store() {
     shell.run(&["release", &lease]).ok();
 }
 
+/// A terminal with `stty tostop` stops a job in the background that writes to it.
+#[test]
+fn a_job_in_the_background_goes_on_waiting_and_writes_nothing() {
+    let shell = Shell::new();
+    let lease = shell.acquire("x");
+    let line = format!("set -m; stty tostop; {DLM} run --wait 300s x -- touch ran & echo $! >pid; sleep 300");
+    let Some(_terminal) = on_terminal(&shell, &line) else { return };
+    shell.pid_in("pid");
+    // Longer than a wait on a terminal takes to be worth a line.
+    thread::sleep(Duration::from_secs(3));
+    shell.run(&["release", &lease]).ok();
+    until("the command runs", || shell.path("ran").exists());
+}
+
 /// The threads that renew leases write what they do. The reader of standard error may stand still.
 #[test]
 fn a_standard_error_that_blocks_holds_up_no_renewal_and_no_end() {

@@ -1,5 +1,5 @@
-//! Who answers at an address, by the first bytes of its answer to requests of several protocols. None of them changes
-//! anything at a server that understands it.
+//! Finds out which server answers at an address, from the first bytes of its answer to requests of several protocols. None of
+//! them changes anything at a server that understands it.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs as _};
@@ -268,6 +268,27 @@ fn said(error: &io::Error) -> String {
 #[cfg(all(test, feature = "aerospike"))]
 mod tests {
     use super::*;
+
+    /// What glibc, musl and the BSDs say.
+    #[test]
+    fn a_name_service_that_does_not_answer_is_no_unknown_host() {
+        let is_unknown = |text: &str| is_unknown_host(&io::Error::other(text));
+        for text in [
+            "failed to lookup address information: Name or service not known",
+            "failed to lookup address information: No address associated with hostname",
+            "failed to lookup address information: Name does not resolve",
+            "failed to lookup address information: nodename nor servname provided, or not known",
+        ] {
+            assert!(is_unknown(text), "{text}");
+        }
+        for text in [
+            "failed to lookup address information: Temporary failure in name resolution",
+            "failed to lookup address information: Try again",
+            "Too many open files (os error 24)",
+        ] {
+            assert!(!is_unknown(text), "{text}");
+        }
+    }
 
     #[test]
     fn servers_are_known_by_their_first_bytes() {
