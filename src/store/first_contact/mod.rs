@@ -13,7 +13,7 @@ use std::time::Duration;
 pub(in crate::store) use self::strangers::Service;
 use self::strangers::{Peer, Survey};
 use crate::error::{Code, Error, Result};
-use crate::runtime::sync::real::Mutex;
+use crate::runtime::sync::real::{Mutex, TimedMutex};
 use crate::runtime::time::{self, Deadline, Moment, jittered};
 
 /// Time limit of the first try of a greeting. A store that takes longer is tried again with all of the time, after its
@@ -43,6 +43,8 @@ pub(in crate::store) struct FirstContact {
     /// Whether the store uses TLS. Then servers that speak TLS are no strangers.
     is_secure: bool,
     has_answered: AtomicBool,
+    /// Locked by the thread that greets the store for the first time. The others wait for what it finds.
+    greeting: TimedMutex<()>,
     last: Mutex<Option<(Moment, Survey)>>,
 }
 
@@ -59,6 +61,7 @@ impl FirstContact {
             service,
             is_secure,
             has_answered: AtomicBool::new(false),
+            greeting: TimedMutex::new(()),
             last: Mutex::default(),
         }
     }
@@ -86,6 +89,11 @@ impl FirstContact {
     ) -> Result<()> {
         let look = || LOOK.min(by.remaining()).max(LOOK_LATE);
         let was_known = self.has_answered();
+        // A crowd that starts at once would use up the connections for greetings.
+        let _turn = if was_known { None } else { self.greeting.try_lock_for(by.remaining()) };
+        if !was_known && self.has_answered() {
+            return Ok(());
+        }
         let mut limit = if was_known { by } else { Deadline::after(FIRST_TRY).sooner(by) };
         loop {
             let error = match hello(limit) {
@@ -93,7 +101,7 @@ impl FirstContact {
                     self.answered();
                     return Ok(());
                 }
-                // Another thread has been answered meanwhile.
+                // Another call has been answered meanwhile.
                 Err(_) if self.has_answered() && !was_known => return Ok(()),
                 Err(NoAnswer::For(error)) => return Err(self.named(error)),
                 Err(NoAnswer::Again(error)) => error,
@@ -150,6 +158,7 @@ mod tests {
     use std::cell::Cell;
     use std::io::Write as _;
     use std::net::TcpListener;
+    use std::sync::atomic::AtomicUsize;
     use std::thread;
 
     use super::*;
@@ -212,6 +221,24 @@ mod tests {
             Err(NoAnswer::For(down()))
         };
         contact.greet(Deadline::after(LONG), hello).unwrap();
+    }
+
+    /// A cold start of many threads through a small pool failed acquires, because their greetings used up the connections.
+    #[test]
+    fn of_a_crowd_one_thread_greets() {
+        let (contact, greetings) = (contact(closed_port()), AtomicUsize::new(0));
+        let hello = |_: Deadline| {
+            greetings.fetch_add(1, Ordering::Relaxed);
+            thread::sleep(Duration::from_millis(50));
+            Ok(())
+        };
+        thread::scope(|scope| {
+            for number in 0..16 {
+                let greet = || contact.greet(Deadline::after(LONG), hello).unwrap();
+                thread::Builder::new().name(format!("dlm-test-{number}")).spawn_scoped(scope, greet).unwrap();
+            }
+        });
+        assert_eq!(greetings.into_inner(), 1);
     }
 
     /// Such as a certificate that does not fit: a server that closes or says nothing may be the store.
