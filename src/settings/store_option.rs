@@ -81,7 +81,6 @@ const MIXED_FLEET: StoreOption = option("mixed_fleet", "on", "whether Java's DLM
 const LATCHES: StoreOption =
     option("latches", "", "the table for latches; by default named after the table for locks");
 const CONNECT_TIMEOUT: StoreOption = option("connect_timeout", "3s", "10ms to 10m");
-#[cfg(feature = "hbase")]
 const USER: StoreOption = option("user", "$USER", "the name that the servers log");
 const TLS: StoreOption = option("tls", "off", "`on`, `off`");
 const TLS_CA: StoreOption =
