@@ -1,7 +1,7 @@
 //! Elections. The candidates share a lock, and the leader holds its lease.
 
 use super::answer::{answer, status};
-use super::arguments::{output, ttl, wait};
+use super::arguments::{output, wait};
 use super::cancel::dlm_cancel;
 use super::error::dlm_error;
 use super::guard::write;
@@ -10,7 +10,8 @@ use super::lease::dlm_lease;
 use super::lock::dlm_lock;
 use super::process::{find, find_optional, keep};
 use super::status::dlm_status;
-use crate::{AcquireOptions, Election};
+use super::terms::options;
+use crate::Election;
 
 /// Waits until this process leads: until it has acquired the lock. All candidates of an election use the lock of the
 /// same name. The lease is kept alive, see dlm_lease_keep(), until it is released (which resigns), freed or lost. Call
@@ -35,16 +36,7 @@ pub unsafe extern "C" fn dlm_lock_campaign(
     unsafe {
         answer("lease_out", lease_out, error_out, || {
             let election = Election::new((*find(lock)?).clone());
-            let mut how = AcquireOptions::new();
-            if let Some(ttl) = ttl(ttl_ms)? {
-                how = how.ttl(ttl);
-            }
-            if let Some(wait) = wait("wait_ms", wait_ms)? {
-                how = how.wait(wait);
-            }
-            if let Some(cancel) = find_optional(cancel)? {
-                how = how.cancel(&cancel);
-            }
+            let how = options(ttl_ms, wait_ms, 0, cancel)?;
             keep(election.campaign(&how)?.into_lease())
         })
     }

@@ -1,5 +1,5 @@
 use super::answer::{answer, status};
-use super::arguments::{millis, output, slice, ttl, wait, wait_without_default};
+use super::arguments::{millis, output, slice, wait_without_default};
 use super::cancel::dlm_cancel;
 use super::error::dlm_error;
 use super::failure::{Failure, Outcome};
@@ -7,9 +7,10 @@ use super::guard::{freeing, value, write};
 use super::handles::HandleTable;
 use super::lock::dlm_lock;
 use super::manager::dlm_manager;
-use super::process::{Handle, PerProcess, find, find_optional, free, keep};
+use super::process::{Handle, PerProcess, find, free, keep};
 use super::status::dlm_status;
-use crate::{AcquireOptions, LeaseSet};
+use super::terms::options;
+use crate::LeaseSet;
 
 /// The leases of several locks that were acquired together. It is valid while all of them are.
 pub struct dlm_lease_set(());
@@ -56,16 +57,7 @@ pub unsafe extern "C" fn dlm_manager_acquire_all(
             let manager = find(manager)?;
             let handles = slice("locks", locks, count)?;
             let locks: Vec<_> = handles.iter().map(|lock| find(*lock)).collect::<Outcome<_>>()?;
-            let mut how = AcquireOptions::new();
-            if let Some(ttl) = ttl(ttl_ms)? {
-                how = how.ttl(ttl);
-            }
-            if let Some(wait) = wait("wait_ms", wait_ms)? {
-                how = how.wait(wait);
-            }
-            if let Some(cancel) = find_optional(cancel)? {
-                how = how.cancel(&cancel);
-            }
+            let how = options(ttl_ms, wait_ms, 0, cancel)?;
             let locks: Vec<_> = locks.iter().map(|lock| &**lock).collect();
             keep(manager.acquire_all(&locks, &how)?)
         })

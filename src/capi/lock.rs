@@ -1,15 +1,16 @@
 use std::ffi::c_char;
 
 use super::answer::{answer, text_answer};
-use super::arguments::{DLM_DEFAULT, text, ttl, wait};
+use super::arguments::{DLM_DEFAULT, text, ttl};
 use super::cancel::dlm_cancel;
 use super::error::dlm_error;
 use super::guard::freeing;
 use super::handles::HandleTable;
 use super::lease::dlm_lease;
-use super::process::{Handle, PerProcess, find, find_optional, free, keep};
+use super::process::{Handle, PerProcess, find, free, keep};
 use super::status::dlm_status;
-use crate::{AcquireOptions, Lock};
+use super::terms::options;
+use crate::Lock;
 
 /// A named lock. It may be acquired repeatedly, from any number of threads. It is not reentrant.
 pub struct dlm_lock(());
@@ -87,16 +88,7 @@ pub unsafe extern "C" fn dlm_lock_acquire_within(
     unsafe {
         answer("lease_out", lease_out, error_out, || {
             let lock = find(lock)?;
-            let mut how = AcquireOptions::new();
-            if let Some(ttl) = ttl(ttl_ms)? {
-                how = how.ttl(ttl);
-            }
-            if let Some(wait) = wait("wait_ms", wait_ms)? {
-                how = how.wait(wait);
-            }
-            if let Some(cancel) = find_optional(cancel)? {
-                how = how.cancel(&cancel);
-            }
+            let how = options(ttl_ms, wait_ms, 0, cancel)?;
             keep(lock.acquire_with(&how)?)
         })
     }

@@ -58,6 +58,7 @@ mod row_cells;
 mod seen;
 mod status;
 mod table;
+mod terms;
 #[cfg(test)]
 mod tests;
 mod version;

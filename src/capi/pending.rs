@@ -1,17 +1,17 @@
 use std::os::fd::AsRawFd;
 
 use super::answer::{answer, status};
-use super::arguments::{output, ttl, wait, wait_without_default};
+use super::arguments::output;
 use super::cancel::dlm_cancel;
 use super::error::dlm_error;
-use super::failure::Outcome;
 use super::guard::{freeing, value, write};
 use super::handles::HandleTable;
 use super::lease::dlm_lease;
 use super::lock::dlm_lock;
-use super::process::{Handle, PerProcess, find, find_optional, free, keep};
+use super::process::{Handle, PerProcess, find, free, keep};
 use super::status::dlm_status;
-use crate::{AcquireOptions, Completions, Pending};
+use super::terms::options;
+use crate::{Completions, Pending};
 
 /// An acquisition that does not block. It waits in the same queue as the threads that block in
 /// dlm_lock_acquire(), in the order of arrival, and costs no thread: at most 8 threads of a manager ask the store
@@ -42,29 +42,6 @@ impl Handle for dlm_completions {
     fn table() -> &'static PerProcess<HandleTable<Completions>> {
         &COMPLETIONS
     }
-}
-
-/// Reads the terms of an acquisition.
-fn options(
-    ttl_ms: i64,
-    wait_ms: i64,
-    max_hold_ms: i64,
-    cancel: *const dlm_cancel,
-) -> Outcome<AcquireOptions> {
-    let mut how = AcquireOptions::new();
-    if let Some(ttl) = ttl(ttl_ms)? {
-        how = how.ttl(ttl);
-    }
-    if let Some(wait) = wait("wait_ms", wait_ms)? {
-        how = how.wait(wait);
-    }
-    if max_hold_ms != 0 {
-        how = how.keep(wait_without_default("max_hold_ms", max_hold_ms)?.unwrap_or(std::time::Duration::MAX));
-    }
-    if let Some(cancel) = find_optional(cancel)? {
-        how = how.cancel(&cancel);
-    }
-    Ok(how)
 }
 
 /// Starts to acquire the lock as dlm_lock_acquire_within() does, and returns at once. `cancel` may be NULL. If

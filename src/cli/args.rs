@@ -573,7 +573,7 @@ pub(crate) enum LatchVerb {
     },
     /// Wait until a latch is open
     ///
-    /// Exits at once if it is open. The wait goes on while the store cannot be reached.
+    /// Exits at once if it is open. Once the store has answered, the wait goes on while it cannot be reached.
     #[command(verbatim_doc_comment, after_help = AFTER_LATCH_AWAIT)]
     Await {
         #[command(flatten)]

@@ -11,9 +11,8 @@ use crate::cli::exit::{CommandFailure, CommandOutcome};
 use crate::cli::held::CommandLocks;
 use crate::cli::run::{self, CAUGHT, program_name};
 use crate::cli::show::holder_json;
-use crate::cli::signals::Signals;
-use crate::cli::waiting::WaitNote;
-use crate::cli::{names, open, output};
+use crate::cli::signals::{NOT_USED, Signals};
+use crate::cli::{names, open, output, waiting};
 
 /// Pause after a read that failed.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -28,17 +27,17 @@ pub(crate) fn elect(global: &Global, args: &ElectArgs) -> CommandOutcome {
     let election = election(&manager, global, args)?;
     let signals = Signals::catch(&CAUGHT)?;
     loop {
-        let note = WaitNote::for_locks(&[manager.lock_named(election.name())], Some(Duration::MAX));
+        let note = waiting::for_locks(&[manager.lock_named(election.name())], Some(Duration::MAX));
         let term = election.campaign(&run::options(global, !args.no_takeover).cancel(&signals.cancel));
         drop(note);
         let term = match (term, signals.ending()) {
             (Ok(term), None) => term,
             (Ok(term), Some(signal)) => {
                 term.resign()?;
-                return Err(Signals::ended_by(signal));
+                return Err(Signals::ended_by(signal, NOT_USED));
             }
             (Err(error), Some(signal)) if error.code() == Code::Cancelled => {
-                return Err(Signals::ended_by(signal));
+                return Err(Signals::ended_by(signal, NOT_USED));
             }
             (Err(error), _) => return Err(error.into()),
         };

@@ -55,6 +55,7 @@ impl CommandFailure {
         let code = match status {
             USAGE => Some(Code::InvalidArgument),
             INTERNAL => Some(Code::InternalError),
+            LOST => Some(Code::LeaseLost),
             _ => None,
         };
         CommandFailure { status, line: line.into(), code }

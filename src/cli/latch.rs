@@ -8,8 +8,7 @@ use serde_json::{Value, json};
 use crate::cli::args::{Global, LatchAction, LatchArg, LatchVerb};
 use crate::cli::exit::{CommandFailure, CommandOutcome, UNAVAILABLE};
 use crate::cli::signals::{ENDING, Signals};
-use crate::cli::waiting::WaitNote;
-use crate::cli::{open, output};
+use crate::cli::{open, output, waiting};
 
 /// Longest pause between two looks whether a latch was created.
 const CREATED_POLL: Duration = Duration::from_secs(1);
@@ -88,32 +87,29 @@ fn await_open(
     };
     let manager = manager.open()?;
     let latch = handle(&manager, global, name, None)?;
-    open::reach(&manager, timeout)?;
-    let signals = Signals::catch(&ENDING)?;
     let began = Moment::now();
     let by = Deadline::after(timeout.unwrap_or(Duration::MAX));
-    let note = WaitNote::for_latch(latch.clone(), timeout);
-    if until_created {
-        let pause = poll.unwrap_or(CREATED_POLL).min(CREATED_POLL);
-        while !exists(&latch, by)? && !by.passed() {
-            if let Ok(signal) = signals.received().recv_timeout(pause.min(by.remaining()))
-                && signal.is_ending()
-            {
-                return Err(Signals::ended_by(signal.number));
+    open::reach(&manager, timeout)?;
+    let signals = Signals::catch(&ENDING)?;
+    let note = waiting::for_latch(latch.clone(), timeout);
+    let pause = poll.unwrap_or(CREATED_POLL).min(CREATED_POLL);
+    let answer = loop {
+        let how = AwaitOptions::new().wait(by.remaining()).cancel(&signals.cancel);
+        match latch.await_open_with(&how) {
+            // Not created yet, and not in time.
+            Err(error) if until_created && error.code() == Code::NotFound && by.passed() => break Ok(false),
+            Err(error) if until_created && error.code() == Code::NotFound => {
+                // The signal stays in the channel, and the next wait ends by its token.
+                signals.pause(pause.min(by.remaining()));
             }
+            answer => break answer,
         }
-    }
-    let how = AwaitOptions::new().wait(by.remaining()).cancel(&signals.cancel);
-    let answer = match latch.await_open_with(&how) {
-        // Not created in time.
-        Err(error) if until_created && error.code() == Code::NotFound && by.passed() => Ok(false),
-        answer => answer,
     };
     drop(note);
     let waited = Moment::now().since(began);
     let open = match (answer, signals.ending()) {
         (Err(error), Some(signal)) if error.code() == Code::Cancelled => {
-            return Err(Signals::ended_by(signal));
+            return Err(Signals::ended_by(signal, "the latch was open"));
         }
         (answer, _) => answer?,
     };
@@ -129,16 +125,6 @@ fn await_open(
         waited.as_secs_f64()
     );
     Err(CommandFailure::new(UNAVAILABLE, line))
-}
-
-/// Whether the latch exists. A store that does not answer is waited for until `by`, as in a wait for a latch.
-fn exists(latch: &Latch, by: Deadline) -> Result<bool, CommandFailure> {
-    match latch.count() {
-        Ok(_) => Ok(true),
-        Err(error) if error.code() == Code::NotFound => Ok(false),
-        Err(error) if error.is_retryable() && !by.passed() => Ok(false),
-        Err(error) => Err(error.into()),
-    }
 }
 
 fn open(global: &Global, name: &LatchArg, ttl: Option<Duration>) -> Result<Latch, CommandFailure> {

@@ -3,15 +3,14 @@
 use std::io::Read as _;
 use std::time::Duration;
 
-use dlm::{AcquireOptions, Error, Fence, Holder, LeaseToken, Lock, LockManager, Moment};
+use dlm::{AcquireOptions, Deadline, Error, Fence, Holder, LeaseToken, Lock, LockManager, Moment};
 use serde_json::json;
 
 use crate::cli::args::{self, Global, TermArgs};
 use crate::cli::exit::{CommandFailure, CommandOutcome};
 use crate::cli::held::CommandLocks;
-use crate::cli::signals::{ENDING, Signals};
-use crate::cli::waiting::WaitNote;
-use crate::cli::{open, output};
+use crate::cli::signals::{ENDING, NOT_USED, Signals};
+use crate::cli::{open, output, waiting};
 
 /// Limit for a lease line. It has some hundred bytes, and 5 KiB with the longest names.
 const LEASE_LINE_MAX: u64 = 64 << 10;
@@ -24,9 +23,17 @@ pub(crate) fn take(
     terms: &TermArgs,
     signals: &Signals,
 ) -> Result<CommandLocks, CommandFailure> {
-    let options = if terms.no_wait { options.wait(Duration::ZERO) } else { options };
+    let waits = terms.wait.map(Deadline::after);
+    open::reach(manager, terms.wait)?;
+    // The first contact was a part of the wait.
+    let wait = match terms.wait {
+        _ if terms.no_wait => Some(Duration::ZERO),
+        Some(Duration::MAX) => Some(Duration::MAX),
+        _ => waits.map(Deadline::remaining),
+    };
+    let options = wait.map_or(options.clone(), |wait| options.wait(wait));
     let options = options.cancel(&signals.cancel);
-    let note = if terms.no_wait { None } else { WaitNote::for_locks(locks, terms.wait) };
+    let note = if terms.no_wait { None } else { waiting::for_locks(locks, wait) };
     let taken = match locks {
         [lock] => lock.acquire_with(&options).map(CommandLocks::One),
         locks => manager.acquire_all(&locks.iter().collect::<Vec<_>>(), &options).map(CommandLocks::Several),
@@ -37,9 +44,11 @@ pub(crate) fn take(
         (Ok(held), None) => Ok(held),
         (Ok(held), Some(signal)) => {
             held.release()?;
-            Err(Signals::ended_by(signal))
+            Err(Signals::ended_by(signal, NOT_USED))
         }
-        (Err(error), Some(signal)) if error.code() == dlm::Code::Cancelled => Err(Signals::ended_by(signal)),
+        (Err(error), Some(signal)) if error.code() == dlm::Code::Cancelled => {
+            Err(Signals::ended_by(signal, NOT_USED))
+        }
         (Err(error), _) => {
             let failure = CommandFailure::with_unavailable(&error, terms.unavailable_status);
             Err(match holder_of(&error).is_some_and(is_around) {
@@ -78,7 +87,7 @@ fn is_around(holder: &Holder) -> bool {
 pub(crate) fn acquire(global: &Global, args: &args::AcquireArgs) -> CommandOutcome {
     output::refuse_closed()?;
     let manager = open::manager(global, Some(&args.terms), "acquire, its lease handed on")?;
-    let lock = open::lock_to_wait_for(&manager, global, &args.terms, &args.name)?;
+    let lock = open::own_lock(&manager, global, args.terms.level, &args.name)?;
     let signals = Signals::catch(&ENDING)?;
     let began = Moment::now();
     let held = take(&manager, &[lock], AcquireOptions::new(), &args.terms, &signals)?;

@@ -29,6 +29,7 @@ mod held;
 mod hints;
 mod history;
 mod latch;
+mod late_line;
 mod lease;
 mod logger;
 mod ls;

@@ -1,15 +1,13 @@
 //! Opens the store and its locks as the command line says.
 
-use std::io::IsTerminal as _;
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::thread;
 use std::time::{Duration, SystemTime};
 
 use dlm::{Builder, Level, Lock, LockManager, LockName};
 
 use crate::cli::args::{Global, LockArg, Reach, TermArgs};
-use crate::cli::exit::{self, CommandFailure};
+use crate::cli::exit::CommandFailure;
+use crate::cli::late_line::LateLine;
 use crate::cli::names;
 use crate::cli::narrator::Narrator;
 
@@ -48,25 +46,9 @@ pub(crate) fn manager(
 /// Waits until the store answers, for the store time-out or `limit` at most. On a terminal, says so after a second. Fails
 /// sooner if the address of the store is wrong.
 pub(crate) fn reach(manager: &LockManager, limit: Option<Duration>) -> Result<(), CommandFailure> {
-    let reach = || manager.reach(limit.map_or(Duration::MAX, |limit| limit.max(NOTICED)));
-    if !std::io::stderr().is_terminal() || !exit::may_write() {
-        return Ok(reach()?);
-    }
-    let (done, ended) = channel::<()>();
     let store = manager.store();
-    let reached = thread::scope(|scope| {
-        let tell = move || {
-            if ended.recv_timeout(NOTICED) == Err(RecvTimeoutError::Timeout) {
-                exit::tell(&format!("waiting for an answer of {store}"));
-            }
-        };
-        // Without the thread there is only no line.
-        let _ = thread::Builder::new().name("dlm-teller".into()).spawn_scoped(scope, tell);
-        let reached = reach();
-        drop(done);
-        reached
-    });
-    Ok(reached?)
+    let _note = LateLine::after(NOTICED, move || format!("waiting for an answer of {store}"));
+    Ok(manager.reach(limit.map_or(Duration::MAX, |limit| limit.max(NOTICED)))?)
 }
 
 /// Returns a builder for the store, with the client id, the farm id and the purpose.
@@ -145,12 +127,12 @@ pub(crate) fn lock(
     Ok(lock)
 }
 
-/// Returns the lock `name`, once the store answers. The wait limits the first contact too. A full name must be one of this
+/// Returns the lock `name`. No I/O. A full name must be one of this
 /// client and farm: an id that a script was given could otherwise take a lock of another service.
-pub(crate) fn lock_to_wait_for(
+pub(crate) fn own_lock(
     manager: &LockManager,
     global: &Global,
-    terms: &TermArgs,
+    level: Reach,
     name: &str,
 ) -> Result<Lock, CommandFailure> {
     if names::full_name(name).is_some_and(|full| names::own_id(manager, &full).is_none()) {
@@ -160,9 +142,7 @@ pub(crate) fn lock_to_wait_for(
             names::shown(name)
         )));
     }
-    let lock = unreached(manager, global, terms.level, name)?;
-    reach(manager, terms.wait)?;
-    Ok(lock)
+    unreached(manager, global, level, name)
 }
 
 /// Returns the lock with this name or full name, once the store answers.
@@ -235,7 +215,8 @@ fn decoded(text: &str) -> String {
     let mut parts = text.split('%');
     let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
     for part in parts {
-        match part.get(..2).and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+        let hex = part.get(..2).filter(|hex| hex.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
             Some(byte) => {
                 bytes.push(byte);
                 bytes.extend_from_slice(&part.as_bytes()[2..]);

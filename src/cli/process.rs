@@ -21,7 +21,7 @@ use rustix::process::{
     getsid, kill_process, pidfd_open, pidfd_send_signal, wait, waitid,
 };
 
-use crate::cli::args::Exec;
+use crate::cli::args::{self, Exec};
 use crate::cli::exit::{CommandFailure, CommandOutcome, NOT_EXECUTABLE, NOT_FOUND, of_signal};
 
 /// The command, while it runs and after it has ended.
@@ -45,6 +45,8 @@ impl Command {
     ) -> Result<Command, CommandFailure> {
         adopt_orphans();
         let mut command = std::process::Command::new(this_program()?);
+        // Its errors are objects, too.
+        command.args(args::wants_json(std::env::args_os()).then_some("--json"));
         command.arg("__exec").arg(std::process::id().to_string()).arg("--").args(argv);
         for (key, value) in variables {
             match value {

@@ -13,7 +13,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Select};
-use dlm::{AcquireOptions, Code, Fence, LockManager, Moment};
+use dlm::{AcquireOptions, Code, Fence, LockManager, LostReason, Moment};
 use rustix::process::Signal;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
@@ -50,7 +50,7 @@ const RELEASE_PAUSE: Duration = Duration::from_millis(500);
 pub(crate) fn run(global: &Global, args: &RunArgs) -> CommandOutcome {
     let manager = open::manager(global, Some(&args.terms), &format!("run {}", program_name(&args.command)))?;
     let names: Vec<&String> = args.name.iter().chain(&args.locks).collect();
-    let lock = |name: &&String| open::lock_to_wait_for(&manager, global, &args.terms, name);
+    let lock = |name: &&String| open::own_lock(&manager, global, args.terms.level, name);
     let locks = names.iter().map(lock).collect::<Result<Vec<_>, _>>()?;
     let signals = Signals::catch(&CAUGHT)?;
     // Others must wait for the minimum, also if all processes here have died.
@@ -108,12 +108,13 @@ pub(crate) fn command(
         return failed(hanging(lost));
     }
     let may_run_again = lost.is_some() && !told_to_end;
-    if lost.is_none() && !told_to_end && !is_due(signals, not_before) {
-        // A store never shortens a lease, and a release would.
-        leave(held);
-        return CommandEnd { outcome: exit_status(&command), may_run_again };
+    // A loss that nobody noticed before the command had ended.
+    let late = held.leases().iter().find_map(|lease| lease.check().err());
+    let is_whole = lost.is_none() && late.is_none() && !told_to_end;
+    if is_whole {
+        wait_until(signals, not_before);
     }
-    CommandEnd { outcome: end(manager, held, &command, lost), may_run_again }
+    CommandEnd { outcome: end(manager, held, &command, lost, late, is_whole), may_run_again }
 }
 
 /// Returns the command's file name. The path and the arguments may be confidential.
@@ -144,17 +145,11 @@ fn variables(names: &[&String], held: &CommandLocks) -> Vec<(String, Option<Stri
     all
 }
 
-/// Waits until `not_before`. Returns `false` if a signal asks this process to end before.
-fn is_due(signals: &Signals, not_before: Option<Moment>) -> bool {
-    let Some(not_before) = not_before else { return true };
-    loop {
-        let left = not_before.since(Moment::now());
-        if left.is_zero() {
-            return true;
-        }
-        if signals.received().recv_timeout(left.min(LOOK)).is_ok_and(ReceivedSignal::is_ending) {
-            return false;
-        }
+/// Waits until `not_before`, or until a signal asks this process to end. The locks then stay held for the rest of the time,
+/// although they are released: see [`AcquireOptions::min_hold`].
+fn wait_until(signals: &Signals, not_before: Option<Moment>) {
+    if let Some(not_before) = not_before {
+        signals.pause(not_before.since(Moment::now()));
     }
 }
 
@@ -162,39 +157,43 @@ fn exit_status(command: &Command) -> CommandOutcome {
     command.status().ok_or_else(|| CommandFailure::internal("the command ended without a status"))
 }
 
-/// Releases the lock and determines the exit status.
-fn end(manager: &LockManager, held: CommandLocks, command: &Command, lost: Option<String>) -> CommandOutcome {
-    let released = release(&held);
-    if released.is_err() {
-        // The error is reported below. Dropping the lease would try again and report it a second time.
+/// Releases the locks and determines the exit status. `lost`: for which the command was ended. `late`: a loss that was found
+/// when it had ended. `is_whole`: it has ended by itself, under valid leases.
+fn end(
+    manager: &LockManager,
+    held: CommandLocks,
+    command: &Command,
+    lost: Option<String>,
+    late: Option<dlm::Error>,
+    is_whole: bool,
+) -> CommandOutcome {
+    let (found, is_confirmed) = release(manager, &held);
+    if !is_confirmed {
+        // Dropping a lease would try again and report the error a second time.
         leave(held);
     }
-    if let Some(why) = lost {
-        return Err(CommandFailure::new(
+    match (lost, late.or(found)) {
+        (Some(why), _) => Err(CommandFailure::new(
             LOST,
             format!("{why}; the command was ended: check what it left unfinished"),
-        ));
-    }
-    match released {
-        Ok(_) => {}
-        Err(error) if error.code() == Code::LeaseLost => {
-            let line =
-                format!("{}; check the command's work: another may have run at the same time", error.chain());
-            return Err(CommandFailure::new(LOST, line));
+        )),
+        (None, Some(error)) if is_whole && error.lost_reason() == Some(LostReason::Expired) => {
+            // It has ended in time. Only the rest of its minimum hold, or the release, was too late.
+            log::warn!("the command has ended, and its lease ended before the release: {error}");
+            exit_status(command)
         }
-        Err(error) => log::warn!(
-            "the command has ended, but {} did not confirm the release; the lock is free when its TTL ends: {}",
-            manager.store(),
-            error.chain()
-        ),
+        (None, Some(error)) => Err(CommandFailure::new(
+            LOST,
+            format!("{error}; check the command's work: another may have run at the same time"),
+        )),
+        (None, None) => exit_status(command),
     }
-    exit_status(command)
 }
 
-/// Releases all leases. Each is tried again on its own, so that neither a store that is down for a moment nor a lease that
-/// was lost hides what became of the others. Returns `false` if one of them was not held any more.
-fn release(held: &CommandLocks) -> dlm::Result<bool> {
-    let (mut were_held, mut worst): (bool, Option<dlm::Error>) = (true, None);
+/// Releases each lease. Returns the first loss, and whether the store has confirmed all others. A store that is down for a
+/// moment is asked again.
+fn release(manager: &LockManager, held: &CommandLocks) -> (Option<dlm::Error>, bool) {
+    let (mut lost, mut is_confirmed) = (None, true);
     for lease in held.leases().iter().rev() {
         let mut released = lease.release();
         for _ in 1..RELEASES {
@@ -206,13 +205,22 @@ fn release(held: &CommandLocks) -> dlm::Result<bool> {
             released = lease.release();
         }
         match released {
-            Ok(was_held) => were_held &= was_held,
-            // A loss says most: another may have run at the same time.
-            Err(error) if error.code() == Code::LeaseLost => worst = Some(error),
-            Err(error) => drop(worst.get_or_insert(error)),
+            Ok(true) => {}
+            // Found lost before: nobody else releases it.
+            Ok(false) => lost = lost.or(lease.check().err()),
+            Err(error) if error.code() == Code::LeaseLost => lost = lost.or(Some(error)),
+            Err(error) => {
+                is_confirmed = false;
+                log::warn!(
+                    "the command has ended, but {} did not confirm the release of lock {}, which is free when its TTL \
+                     ends: {error}",
+                    manager.store(),
+                    lease.name()
+                );
+            }
         }
     }
-    worst.map_or(Ok(were_held), Err)
+    (lost, is_confirmed)
 }
 
 /// Lets the record of the lease stay in the store. A token would need the store if the lease dies with this process, and

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use dlm::CancelToken;
+use dlm::{CancelToken, Deadline};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::backend::Handle;
@@ -57,6 +58,9 @@ pub(crate) struct Signals {
     thread: Option<JoinHandle<()>>,
 }
 
+/// Before which a signal ends a command that waits for a lock: see [`Signals::ended_by`].
+pub(crate) const NOT_USED: &str = "the lock was used; nothing is held";
+
 impl Signals {
     /// Catches the signals `numbers`, except those that were ignored when this process started. `nohup` and a shell's
     /// `&` want those to stay ignored, here and in the command of `dlm run`.
@@ -84,18 +88,23 @@ impl Signals {
         &self.received
     }
 
+    /// Sleeps for `time`, or until a signal asks to end, which stays in the channel.
+    pub(crate) fn pause(&self, time: Duration) {
+        let by = Deadline::after(time);
+        while !self.cancel.is_cancelled() && !by.passed() {
+            std::thread::sleep(by.remaining().min(Duration::from_millis(20)));
+        }
+    }
+
     /// Returns the first signal in the channel that asks to end. Removes the signals before it.
     pub(crate) fn ending(&self) -> Option<i32> {
         self.received.try_iter().find(|signal| signal.is_ending()).map(|signal| signal.number)
     }
 
-    /// Builds the failure for `signal` when no lock is held.
-    pub(crate) fn ended_by(signal: i32) -> CommandFailure {
+    /// Builds the failure for `signal`, which came before `what`.
+    pub(crate) fn ended_by(signal: i32, what: &str) -> CommandFailure {
         let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
-        CommandFailure::new(
-            of_signal(signal),
-            format!("ended by {name} before the lock was used; nothing is held"),
-        )
+        CommandFailure::new(of_signal(signal), format!("ended by {name} before {what}"))
     }
 }
 

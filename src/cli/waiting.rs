@@ -1,90 +1,60 @@
 //! What a person at a terminal sees while a command waits: whom it waits for, and for how long.
 
-use std::io::IsTerminal as _;
 use std::time::Duration;
 
-use crossbeam_channel::{RecvTimeoutError, Sender, TryRecvError, bounded};
 use dlm::{Holder, Identity, Latch, Lock, Moment};
-use log::LevelFilter;
 
-use crate::cli::exit;
+use crate::cli::late_line::LateLine;
 use crate::cli::ls::held_by;
 
 /// A shorter wait is not worth a line.
 const AFTER: Duration = Duration::from_secs(2);
 
-/// A line about a wait, which is written once if the wait lasts for [`AFTER`]. Dropping it ends the wait.
-#[derive(Debug)]
-pub(crate) struct WaitNote {
-    _wait: Sender<()>,
+/// Of a wait for locks. `wait`: how long it lasts at most, `None` if the store's URI or the default says that. Names the
+/// first lock that another process holds.
+pub(crate) fn for_locks(locks: &[Lock], wait: Option<Duration>) -> Option<LateLine> {
+    let (locks, began) = (locks.to_vec(), Moment::now());
+    LateLine::after(AFTER, move || {
+        let in_the_way = locks.iter().find_map(|lock| match lock.inspect() {
+            Ok(seen) => {
+                let holder = seen.holder.filter(|holder| !is_this_process(holder))?;
+                Some((lock, format!("is held by {}", held_by(&holder))))
+            }
+            Err(error) => Some((lock, error.to_string())),
+        });
+        let (lock, what) = match (in_the_way, locks.first()) {
+            (Some(found), _) => found,
+            (None, Some(first)) => (first, "is free: this process asks for it".into()),
+            (None, None) => return limit(wait, began),
+        };
+        format!("waiting for lock {}: {what}; {}", lock.name(), limit(wait, began))
+    })
 }
 
-impl WaitNote {
-    /// Of a wait for locks. `wait`: how long it lasts at most, `None` if the store's URI or the default says that. Names the
-    /// first lock that another process holds.
-    pub(crate) fn for_locks(locks: &[Lock], wait: Option<Duration>) -> Option<WaitNote> {
-        let (locks, began) = (locks.to_vec(), Moment::now());
-        WaitNote::start(move || {
-            let in_the_way = locks.iter().find_map(|lock| match lock.inspect() {
-                Ok(seen) => {
-                    let holder = seen.holder.filter(|holder| !is_this_process(holder))?;
-                    Some((lock, format!("is held by {}", held_by(&holder))))
-                }
-                Err(error) => Some((lock, error.to_string())),
-            });
-            let (lock, what) = match (in_the_way, locks.first()) {
-                (Some(found), _) => found,
-                (None, Some(first)) => (first, "is free: this process asks for it".into()),
-                (None, None) => return limit(wait, began),
-            };
-            format!("waiting for lock {}: {what}; {}", lock.name(), limit(wait, began))
-        })
-    }
-
-    /// Of a wait for a latch.
-    pub(crate) fn for_latch(latch: Latch, wait: Option<Duration>) -> Option<WaitNote> {
-        let began = Moment::now();
-        let wait = wait.unwrap_or(Duration::MAX);
-        WaitNote::start(move || {
-            let what = match latch.count() {
-                Ok(count) => {
-                    let pending = latch.roster().map(|roster| roster.pending).unwrap_or_default();
-                    let names =
-                        if pending.is_empty() { String::new() } else { format!(": {}", pending.join(", ")) };
-                    let plural = if count == 1 { "count-down is" } else { "count-downs are" };
-                    format!("{count} {plural} missing{names}")
-                }
-                Err(error) => error.chain(),
-            };
-            format!("waiting for latch {}: {what}; {}", latch.name(), limit(Some(wait), began))
-        })
-    }
-
-    /// `line` may block: a thread of its own calls it, and the end of the wait does not wait for that thread.
-    fn start(line: impl FnOnce() -> String + Send + 'static) -> Option<WaitNote> {
-        if !std::io::stderr().is_terminal() && log::max_level() < LevelFilter::Info {
-            return None;
-        }
-        let (wait, over) = bounded(0);
-        let tell = move || {
-            if over.recv_timeout(AFTER) != Err(RecvTimeoutError::Timeout) {
-                return;
+/// Of a wait for a latch.
+pub(crate) fn for_latch(latch: Latch, wait: Option<Duration>) -> Option<LateLine> {
+    let began = Moment::now();
+    let wait = wait.unwrap_or(Duration::MAX);
+    LateLine::after(AFTER, move || {
+        let what = match latch.count() {
+            Ok(count) => {
+                let pending = latch.roster().map(|roster| roster.pending).unwrap_or_default();
+                let names =
+                    if pending.is_empty() { String::new() } else { format!(": {}", pending.join(", ")) };
+                let plural = if count == 1 { "count-down is" } else { "count-downs are" };
+                format!("{count} {plural} missing{names}")
             }
-            let line = line();
-            if over.try_recv() == Err(TryRecvError::Empty) && exit::may_write() {
-                exit::tell(&line);
-            }
+            Err(error) => error.chain(),
         };
-        // Without a thread there is no line.
-        std::thread::Builder::new().name("dlm-wait-note".into()).spawn(tell).ok()?;
-        Some(WaitNote { _wait: wait })
-    }
+        format!("waiting for latch {}: {what}; {}", latch.name(), limit(Some(wait), began))
+    })
 }
 
 fn is_this_process(holder: &Holder) -> bool {
-    Identity::this_process("").ok().zip(holder.identity.as_ref()).is_some_and(|(own, holder)| {
-        own.host == holder.host && own.pid == holder.pid && own.start_ms == holder.start_ms
-    })
+    Identity::this_process("")
+        .ok()
+        .zip(holder.identity.as_ref())
+        .is_some_and(|(own, holder)| own.host == holder.host && own.pid == holder.pid)
 }
 
 /// Says how long the wait goes on.

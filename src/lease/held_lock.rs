@@ -373,8 +373,6 @@ impl HeldLock {
         let asked = settings.asked_ttl(ttl);
         ownership.write = None;
         let answer = match store.renew(&self.name, &record, asked, by) {
-            // A late copy of a request may have brought the record back after another holder released the lock. The
-            // record is still released with the lease.
             Ok(Some(record)) if self.may_reappear && Moment::now() >= self.ends() => {
                 // A late copy of a request may have brought the record back after another holder released the lock. The
                 // record is still released with the lease.

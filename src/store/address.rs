@@ -120,7 +120,7 @@ fn ipv6(text: &str) -> Option<String> {
 ///
 /// Resolvers read `127.1` and `0x7f000001` as addresses too, so that one server would have many spellings.
 fn named(text: &str) -> std::result::Result<String, Option<&'static str>> {
-    let host = decode(text).map_err(|_| None)?.to_lowercase();
+    let host = decode("store address", text).map_err(|_| None)?.to_lowercase();
     let legal = |c: char| c.is_alphanumeric() || "-_.".contains(c);
     if host.is_empty() || host.starts_with('.') || !host.chars().all(legal) {
         return Err(None);

@@ -79,7 +79,7 @@ impl Endpoint {
                 return Err(refuse("memory: without anything after the colon, except options".into()));
             }
             "embedded" if rest.is_empty() => Endpoint::Embedded(None),
-            "embedded" => match decode(rest)? {
+            "embedded" => match decode("directory", rest)? {
                 path if path.starts_with('/') => Endpoint::Embedded(Some(path.into())),
                 path => {
                     let home =
@@ -100,7 +100,7 @@ impl Endpoint {
                 if table.is_empty() {
                     return Err(missing("the table", form));
                 }
-                let table = checked_table(&decode(table)?)?;
+                let table = checked_table(&decode("table", table)?)?;
                 match scheme.as_str() {
                     "hbase" => Endpoint::Hbase { masters: hosts, table },
                     _ => Endpoint::HbaseThrift { address: hosts, table },
@@ -116,7 +116,11 @@ impl Endpoint {
                     let what = if without_slash(namespace).is_empty() { "the namespace" } else { "the set" };
                     return Err(missing(what, AEROSPIKE));
                 }
-                Endpoint::Aerospike { hosts, namespace: decode(namespace)?, suffix: decode(suffix)? }
+                Endpoint::Aerospike {
+                    hosts,
+                    namespace: decode("namespace", namespace)?,
+                    suffix: decode("set", suffix)?,
+                }
             }
             other => match scheme::named(other)? {
                 Some(scheme) => Endpoint::Registered(scheme, StoreUri::new(scheme.name(), rest)?),

@@ -43,7 +43,7 @@ impl StoreUri {
             scheme,
             shown,
             authority: authority.to_owned(),
-            path: decode(path)?,
+            path: decode("store path", path)?,
             options: Options::default(),
         })
     }
@@ -123,15 +123,15 @@ impl fmt::Debug for StoreUri {
     }
 }
 
-/// Decodes percent-encoding in a part of a URI that is not secret.
-pub(crate) fn decode(text: &str) -> Result<String> {
-    decoded(text, text)
+/// Decodes percent-encoding in a part of a URI that is not secret. `what` names the part.
+pub(crate) fn decode(what: &'static str, text: &str) -> Result<String> {
+    decoded(what, text, text)
 }
 
 /// Decodes percent-encoding. A `+` stays a plus, unlike in web forms. The error shows `shown` and not `text`, which
 /// may be a password.
-pub(crate) fn decoded(text: &str, shown: &str) -> Result<String> {
-    let refuse = || Error::invalid("store option", shown, "UTF-8 with %XX for special characters");
+pub(crate) fn decoded(what: &'static str, text: &str, shown: &str) -> Result<String> {
+    let refuse = || Error::invalid(what, shown, "UTF-8 with %XX for special characters");
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&byte, after)) = rest.split_first() {

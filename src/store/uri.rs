@@ -56,8 +56,8 @@ impl Opener {
                 let is_key = STORE_OPTIONS.iter().any(|(_, known)| known.iter().any(|it| it.key == pair));
                 Error::invalid("store option", if is_key { pair } else { "***" }, "key=value")
             })?;
-            let key = decode(key)?;
-            let value = decoded(value, &key)?;
+            let key = decode("store option", key)?;
+            let value = decoded("store option", value, &key)?;
             options.insert(key, value)?;
         }
         Ok(Opener { endpoint, options })

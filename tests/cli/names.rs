@@ -87,6 +87,8 @@ fn no_object_has_a_null_and_errors_are_objects_too() {
     let shell = Shell::new();
     shell.acquire("job");
     shell.run(&["latch", "create", "loaded", "1"]).ok();
+    let missing = shell.run(&["run", "--json", "x", "--", "/no/such/program"]).ends_with(127).err;
+    assert!(missing.starts_with(r#"{"error":"#) && !missing.contains("null"), "{missing}");
     for args in [
         &["show", "job"][..],
         &["show", "free"],

@@ -377,12 +377,13 @@ fn several_locks_are_acquired_together_and_each_has_its_variables() {
     }
     shell.run(&["run", "--no-wait", "--lock", "d", "--lock", "b", "--", "true"]).fails_with(75);
     assert!(!shell.is_held("d"), "all or none");
+    let held = ["c", "b", "a"]
+        .map(|lock| shell.json(&["show", "--json", lock])["fence"].as_str().unwrap().to_owned());
     std::fs::write(shell.path("over"), "").unwrap();
     let out = running.finish().ok().out;
     let (names, fences) = out.trim_end().split_once('|').unwrap();
     assert_eq!(names, "c b a");
-    let fences: Vec<u64> = fences.split(' ').map(|fence| fence.parse().unwrap()).collect();
-    assert_eq!(fences.len(), 3);
+    assert_eq!(fences, held.join(" "), "each fence with the name of its lock");
     assert!(!["a", "b", "c"].into_iter().any(|lock| shell.is_held(lock)));
     // A run within it has one lock, and none of the other names.
     let inner = format!("{} run d -- env", env!("CARGO_BIN_EXE_dlm"));
@@ -404,6 +405,12 @@ fn the_loss_of_one_of_several_locks_ends_the_command() {
     let line = running.finish().fails_with(77);
     assert!(line.contains("#a") && line.contains("ended"), "{line}");
     no_longer_run(&[pid]);
+    assert!(!shell.is_held("b"));
+    // One that nobody has noticed when the command ends.
+    let broken = format!("{} break --yes --reason test a", env!("CARGO_BIN_EXE_dlm"));
+    let args = ["run", "--ttl", "1h", "--lock", "b", "--lock", "a", "--", "sh", "-c", &broken];
+    let said = shell.run(&[&["--json"][..], &args].concat()).ends_with(77).err;
+    assert!(said.contains("#a") && said.contains(r#""code":"LEASE_LOST""#), "{said}");
     assert!(!shell.is_held("b"));
 }
 

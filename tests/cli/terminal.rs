@@ -264,6 +264,32 @@ fn more_words_tell_what_happens_to_the_lock_and_each_call_to_the_store() {
     shell.run(&["release", &lease]).ok();
 }
 
+fn has_thread(pid: Pid, name: &str) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    tasks
+        .filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok())
+        .any(|it| it.trim() == name)
+}
+
+fn is_stopped(pid: Pid) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|status| status.contains("State:\tT"))
+}
+
+/// Of two locks, the one that another process holds is in the way, and not the one that this process has already.
+#[test]
+fn who_waits_for_several_locks_sees_the_one_that_is_in_the_way() {
+    let shell = Shell::new();
+    let lease = shell.acquire("b");
+    let waiting = shell.start(&["-v", "run", "--lock", "a", "--lock", "b", "--", "true"]);
+    until("it has the first", || shell.is_held("a"));
+    let dlm = Pid::from_raw(waiting.0.as_ref().unwrap().id() as i32).unwrap();
+    until("its line is due", || !has_thread(dlm, "dlm-late-line"));
+    shell.run(&["release", &lease]).ok();
+    let said = waiting.finish().ok().err;
+    let line = said.lines().find(|line| line.contains("waiting for lock")).unwrap_or_default();
+    assert!(line.contains("#b") && line.contains("is held by"), "{said}");
+}
+
 /// A terminal with `stty tostop` stops a job in the background that writes to it.
 #[test]
 fn a_job_in_the_background_goes_on_waiting_and_writes_nothing() {
@@ -271,9 +297,9 @@ fn a_job_in_the_background_goes_on_waiting_and_writes_nothing() {
     let lease = shell.acquire("x");
     let line = format!("set -m; stty tostop; {DLM} run --wait 300s x -- touch ran & echo $! >pid; sleep 300");
     let Some(_terminal) = on_terminal(&shell, &line) else { return };
-    shell.pid_in("pid");
-    // Longer than a wait on a terminal takes to be worth a line.
-    thread::sleep(Duration::from_secs(3));
+    let dlm = shell.pid_in("pid");
+    until("it has begun to wait", || has_thread(dlm, "dlm-late-line"));
+    until("its line is due", || !has_thread(dlm, "dlm-late-line") || is_stopped(dlm));
     shell.run(&["release", &lease]).ok();
     until("the command runs", || shell.path("ran").exists());
 }

@@ -169,7 +169,7 @@ impl Client {
                         && !self.contact.has_answered()
                         && !by.passed() =>
                 {
-                    Err(NoAnswer::For(error))
+                    Err(NoAnswer::Final(error))
                 }
                 Err(Failed::For(error) | Failed::Again { error, .. }) => Err(NoAnswer::Again(error)),
             }

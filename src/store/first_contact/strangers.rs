@@ -191,7 +191,6 @@ fn look(address: &SocketAddr, service: Service, is_secure: bool, by: Deadline) -
         let share = by.remaining() / (sockets.len() - at) as u32;
         let mut answer = [0; 512];
         let found = match receive(socket, &mut answer, by.sooner(Deadline::after(share))) {
-            Ok(0) => AtPeer::Closes,
             Ok(count) => named(&answer[..count], service, is_secure),
             Err(error) if error.kind() == io::ErrorKind::TimedOut => AtPeer::Silent,
             Err(_) => AtPeer::Closes,

@@ -167,7 +167,7 @@ impl Native {
             failure => {
                 let (store, what) = (self.place.clone(), step.to_owned());
                 let error = Error::Connection { store, what, source: Some(failure.into()) };
-                Err(if again { NoAnswer::Again(error) } else { NoAnswer::For(error) })
+                Err(if again { NoAnswer::Again(error) } else { NoAnswer::Final(error) })
             }
         }
     }

@@ -202,21 +202,21 @@ impl Gateway {
         let link = pooled.link();
         link.begin(by);
         match link.client.get_thrift_server_type() {
-            Ok(TThriftServerType::TWO) => Err(NoAnswer::For(unreached(THRIFT2, None))),
+            Ok(TThriftServerType::TWO) => Err(NoAnswer::Final(unreached(THRIFT2, None))),
             Ok(_) | Err(thrift::Error::User(_)) => Ok(()),
             // Gateways before HBase 2.3 do not know the call.
             Err(thrift::Error::Application(_)) => {
                 link.begin(by);
                 match link.client.get_column_descriptors(self.table()) {
                     Ok(_) | Err(thrift::Error::User(_)) => Ok(()),
-                    Err(thrift::Error::Application(_)) => Err(NoAnswer::For(unreached(OTHER, None))),
+                    Err(thrift::Error::Application(_)) => Err(NoAnswer::Final(unreached(OTHER, None))),
                     Err(error) => Err(NoAnswer::Again(unreached("no answer", Some(error)))),
                 }
             }
             Err(error @ thrift::Error::Transport(_)) => {
                 Err(NoAnswer::Again(unreached("no answer", Some(error))))
             }
-            Err(error) => Err(NoAnswer::For(unreached("the answer cannot be read", Some(error)))),
+            Err(error) => Err(NoAnswer::Final(unreached("the answer cannot be read", Some(error)))),
         }
     }
 
