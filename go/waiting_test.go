@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"strings"
@@ -111,7 +112,7 @@ func TestAGoroutineThatGivesUpMakesWayForTheNext(t *testing.T) {
 	release(t, <-second)
 }
 
-// hung is a store that accepts connections, counts them, and never answers.
+// hung is a gateway that answers greetings, and counts all other requests and never answers them.
 func hung(t *testing.T) (uri string, asked *atomic.Int32) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -119,12 +120,33 @@ func hung(t *testing.T) (uri string, asked *atomic.Int32) {
 	}
 	t.Cleanup(func() { _ = listener.Close() })
 	asked = new(atomic.Int32)
-	go func() {
+	serve := func(connection net.Conn) {
+		// A call in Thrift's strict binary encoding: version and kind, the length of the name, the name, a number, and
+		// no arguments.
+		const greeting = "\x80\x01\x00\x01\x00\x00\x00\x13getThriftServerType"
+		call := make([]byte, len(greeting)+5)
 		for {
-			if _, err := listener.Accept(); err != nil {
+			if _, err := io.ReadFull(connection, call[:1]); err != nil {
 				return
 			}
-			asked.Add(1)
+			if _, err := io.ReadFull(connection, call[1:]); err != nil || string(call[:len(greeting)]) != greeting {
+				asked.Add(1)
+				return
+			}
+			// The reply has the same name and number, and an i32 as its field 0.
+			reply := append([]byte(nil), call[:len(call)-1]...)
+			reply[3] = 2
+			_, _ = connection.Write(append(reply, "\x08\x00\x00\x00\x00\x00\x01\x00"...))
+		}
+	}
+	go func() {
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			t.Cleanup(func() { _ = connection.Close() })
+			go serve(connection)
 		}
 	}()
 	return "hbase+thrift://" + listener.Addr().String() + "/locks?client=tests&connect_timeout=5s", asked

@@ -265,7 +265,8 @@ fn a_library_of_another_number_is_built_installed_and_asked_for_by_it() {
     }
     let mut uninstall = Command::new(source.join(".packaging/install"));
     c::run(uninstall.arg("--uninstall").arg(installed.prefix())).unwrap();
-    assert_eq!(c::find(&installed.prefix(), |_| true), None);
+    // Its directory too, which the installation has made.
+    assert!(!installed.prefix().exists());
 }
 
 /// cargo-c names the library after the first number of a version. It cannot read the number from the header.

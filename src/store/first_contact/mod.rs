@@ -43,11 +43,14 @@ pub(in crate::store) struct FirstContact {
     /// Whether the store uses TLS. Then servers that speak TLS are no strangers.
     is_secure: bool,
     has_answered: AtomicBool,
-    /// Locked by the thread that greets the store for the first time. The others wait for what it finds.
+    /// Locked by the thread that greets the store for the first time. The others wait for what it finds, for as long as
+    /// its first try lasts.
     greeting: TimedMutex<()>,
     last: Mutex<Option<(Moment, Survey)>>,
     /// See [`FRESH`].
     fresh: Duration,
+    /// How long a thread waits for the greeting of another one.
+    turn: Duration,
 }
 
 impl FirstContact {
@@ -66,6 +69,7 @@ impl FirstContact {
             greeting: TimedMutex::new(()),
             last: Mutex::default(),
             fresh: FRESH,
+            turn: FIRST_TRY,
         }
     }
 
@@ -92,8 +96,9 @@ impl FirstContact {
     ) -> Result<()> {
         let look = || LOOK.min(by.remaining()).max(LOOK_LATE);
         let was_known = self.has_answered();
-        // A crowd that starts at once would use up the connections for greetings.
-        let _turn = if was_known { None } else { self.greeting.try_lock_for(by.remaining()) };
+        // A crowd that starts at once would use up the connections for greetings. But a greeting that hangs must not shut
+        // out others: perhaps only its connection is broken.
+        let _turn = if was_known { None } else { self.greeting.try_lock_for(self.turn.min(by.remaining())) };
         if !was_known && self.has_answered() {
             return Ok(());
         }
@@ -156,7 +161,7 @@ impl FirstContact {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "aerospike"))]
 mod tests {
     use std::cell::Cell;
     use std::io::Write as _;
@@ -233,7 +238,8 @@ mod tests {
     /// A cold start of many threads through a small pool failed acquires, because their greetings used up the connections.
     #[test]
     fn of_a_crowd_one_thread_greets() {
-        let (contact, greetings) = (contact(closed_port()), AtomicUsize::new(0));
+        let contact = FirstContact { turn: LONG, ..contact(closed_port()) };
+        let greetings = AtomicUsize::new(0);
         let hello = |_: Deadline| {
             greetings.fetch_add(1, Ordering::Relaxed);
             thread::sleep(Duration::from_millis(50));
@@ -246,6 +252,29 @@ mod tests {
             }
         });
         assert_eq!(greetings.into_inner(), 1);
+    }
+
+    /// A cancelled call of Go whose greeting hung shut out the next one in the queue.
+    #[test]
+    fn a_greeting_that_hangs_shuts_out_nobody() {
+        let contact = contact(closed_port());
+        let (is_greeted, greeted) = crossbeam_channel::bounded::<()>(0);
+        let (began, has_begun) = crossbeam_channel::bounded::<()>(1);
+        thread::scope(|scope| {
+            let contact = &contact;
+            let hang = move || {
+                let hello = |_: Deadline| {
+                    began.send(()).unwrap();
+                    let _ = greeted.recv();
+                    Ok(())
+                };
+                contact.greet(Deadline::after(LONG), hello).unwrap();
+            };
+            thread::Builder::new().name("dlm-test-hung".into()).spawn_scoped(scope, hang).unwrap();
+            has_begun.recv().unwrap();
+            contact.greet(Deadline::after(LONG), |_| Ok(())).unwrap();
+            drop(is_greeted);
+        });
     }
 
     /// Such as a certificate that does not fit: a server that closes or says nothing may be the store.
