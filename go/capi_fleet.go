@@ -156,7 +156,7 @@ func breakLock(seen seenHandle, reason string) (Broken, error) {
 	return Broken{bool(to.is_broken), uint64(to.fence), bool(to.is_recorded)}, failure(to.status, to.error)
 }
 
-func askWaiting(manager managerHandle, name Name) (*WaitingLine, error) {
+func askWaiting(manager managerHandle, name Name) (*Waiters, error) {
 	id, err := name.lent()
 	if err != nil {
 		return nil, err
@@ -166,7 +166,7 @@ func askWaiting(manager managerHandle, name Name) (*WaitingLine, error) {
 		return nil, err
 	}
 	longest := time.Duration(to.longest_ms) * time.Millisecond
-	return &WaitingLine{int(to.threads), int(to.processes), longest}, nil
+	return &Waiters{int(to.threads), int(to.processes), longest}, nil
 }
 
 func readHistory(manager managerHandle, name Name, since time.Time, most int) ([]HistoryEntry, error) {

@@ -552,7 +552,7 @@ func waitInACrowd(t *testing.T, what string, m *Manager, crowd int, name func(in
 			errs <- err
 		}()
 	}
-	eventually(t, "all in line", func() bool { return m.Stats().Waiting == crowd || time.Since(began) > fails })
+	eventually(t, "all in the queue", func() bool { return m.Stats().Waiting == crowd || time.Since(began) > fails })
 	most := 0
 	for range 40 {
 		most = max(most, threads(t))
@@ -639,7 +639,7 @@ func TestAReleaseGoesStraightToTheNextInLine(t *testing.T) {
 			next <- lease
 		}()
 	}
-	eventually(t, "all in line", func() bool { return m.Stats().Waiting == 20 })
+	eventually(t, "all in the queue", func() bool { return m.Stats().Waiting == 20 })
 	for range 20 {
 		release(t, lease)
 		select {
@@ -662,7 +662,7 @@ func TestClosingWakesAllWhoWaitAndReleasesWhatIsHeld(t *testing.T) {
 			ends <- err
 		}()
 	}
-	eventually(t, "all in line", func() bool { return m.Stats().Waiting == 100 })
+	eventually(t, "all in the queue", func() bool { return m.Stats().Waiting == 100 })
 	closed := make(chan error)
 	for range 3 {
 		go func() { closed <- m.Close() }()

@@ -88,10 +88,10 @@ func (e *Election) Leader(ctx context.Context) (Inspection, error) {
 	return e.manager.Inspect(ctx, e.name)
 }
 
-// Observe calls told with who leads now, and then after each change, until ctx ends or told returns an error, which Observe
+// Observe calls report with who leads now, and then after each change, until ctx ends or report returns an error, which Observe
 // then returns. The Holder is nil while nobody leads. It reads the store once per retry interval, and when the lease of the
-// leader would end. Changes between two reads are told as one. While the store does not answer, it tries again.
-func (e *Election) Observe(ctx context.Context, told func(Inspection) error) error {
+// leader would end. Changes between two reads are reported as one. While the store does not answer, it tries again.
+func (e *Election) Observe(ctx context.Context, report func(Inspection) error) error {
 	type term struct {
 		host    string
 		pid     int
@@ -105,8 +105,8 @@ func (e *Election) Observe(ctx context.Context, told func(Inspection) error) err
 	if err := noContext(ctx); err != nil {
 		return err
 	}
-	if told == nil {
-		return invalid("a nil function is not allowed: nobody would be told")
+	if report == nil {
+		return invalid("a nil function is not allowed: nobody would receive the changes")
 	}
 	var last term
 	isFirst := true
@@ -130,7 +130,7 @@ func (e *Election) Observe(ctx context.Context, told func(Inspection) error) err
 			}
 			if isFirst || now != last {
 				isFirst, last = false, now
-				if err := told(seen); err != nil {
+				if err := report(seen); err != nil {
 					return err
 				}
 			}

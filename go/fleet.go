@@ -86,13 +86,13 @@ type Broken struct {
 	// cases the fence of the next grant is above the old holder's.
 	Fence uint64
 	// IsRecorded says whether the history of the lock has an entry for the break. If not, the old holder finds its lease lost
-	// without being told why.
+	// without a reason.
 	IsRecorded bool
 }
 
 // Break breaks the lock: it takes it from the holder that was seen, and from no other. It is for an operator, and a holder
-// that does not release the lock and cannot be reached. The reason is recorded in the history of the lock, and the holder
-// is told: 1 to 255 bytes without control characters.
+// that does not release the lock and cannot be reached. The reason is recorded in the history of the lock, for
+// the holder: 1 to 255 bytes without control characters.
 //
 // The old holder may go on working until it renews or releases its lease. That fails with [ErrLost], and the message says
 // who broke the lock and why. Only receivers that compare fences are safe from it.
@@ -110,8 +110,8 @@ func (s *Seen) Break(ctx context.Context, reason string) (Broken, error) {
 	})
 }
 
-// WaitingLine says who waits for a lock, as far as its holder knows.
-type WaitingLine struct {
+// Waiters says who waits for a lock, as far as its holder knows.
+type Waiters struct {
 	// Threads is the number of acquisitions that wait in the holder's process.
 	Threads int
 	// Processes is the number of other processes that wait. It stops at 40.
@@ -120,12 +120,12 @@ type WaitingLine struct {
 	Longest time.Duration
 }
 
-// Waiting asks the holder of the lock who waits for it. The result is nil if the lock is free, or if the holder hears no
+// Waiting asks the holder of the lock who waits for it. The result is nil if the lock is free, or if the holder has no
 // notices (the option "notices") or does not answer within 200 ms. It is only a hint: processes without notices wait
 // unseen, and a datagram can be forged. It fails with the errors of [Manager.Inspect].
-func (m *Manager) Waiting(ctx context.Context, name Name) (*WaitingLine, error) {
+func (m *Manager) Waiting(ctx context.Context, name Name) (*Waiters, error) {
 	question := question{m.asking, m.identity.lockRegion(name), m.timeout, "asking who waits for " + name.String()}
-	return answerTo(ctx, question, false, func() (*WaitingLine, error) {
+	return answerTo(ctx, question, false, func() (*Waiters, error) {
 		defer runtime.KeepAlive(m)
 		return askWaiting(m.handle, name)
 	})

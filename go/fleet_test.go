@@ -110,8 +110,8 @@ func TestTheHolderSaysWhoWaits(t *testing.T) {
 	}
 	holder, other := open(), open()
 	name := dlm.XDC("order-42")
-	if line, err := other.Waiting(ctx, name); err != nil || line != nil {
-		t.Fatal(line, err)
+	if waiters, err := other.Waiting(ctx, name); err != nil || waiters != nil {
+		t.Fatal(waiters, err)
 	}
 	lease, err := holder.TryLock(ctx, name)
 	if err != nil {
@@ -131,11 +131,11 @@ func TestTheHolderSaysWhoWaits(t *testing.T) {
 	}
 	// A holder on a busy machine may not answer in time.
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		line, err := other.Waiting(ctx, name)
+		waiters, err := other.Waiting(ctx, name)
 		if err != nil || time.Now().After(deadline) {
-			t.Fatal(line, err)
+			t.Fatal(waiters, err)
 		}
-		if line != nil && line.Threads == 2 && line.Processes == 1 && line.Longest > 0 {
+		if waiters != nil && waiters.Threads == 2 && waiters.Processes == 1 && waiters.Longest > 0 {
 			break
 		}
 	}

@@ -308,9 +308,9 @@ func (h *held) whyLost() error {
 	return h.over("it was lost, and renewed by the program since")
 }
 
-// startWatch closes told once done returns true. The kernel's timer measures the time, because it counts the time
+// startWatch closes watched once done returns true. The kernel's timer measures the time, because it counts the time
 // in which the machine sleeps. The goroutine parks in the runtime's poller.
-func (h *held) startWatch(told chan struct{}, descriptor func(leaseHandle) (int, error), done func() bool) {
+func (h *held) startWatch(watched chan struct{}, descriptor func(leaseHandle) (int, error), done func() bool) {
 	file, err := h.file(descriptor)
 	brief := h.manager.brief
 	over := func() (over bool) {
@@ -318,7 +318,7 @@ func (h *held) startWatch(told chan struct{}, descriptor func(leaseHandle) (int,
 		return over
 	}
 	go func() {
-		defer close(told)
+		defer close(watched)
 		if err == nil {
 			err = parkUntil(file, over)
 			brief.briefly(func() { _ = file.Close() })

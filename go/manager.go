@@ -51,7 +51,7 @@ type Stats struct {
 	FencesSeeded int
 	// NoticesSent counts the notices that were sent. They may be lost on the way.
 	NoticesSent int
-	// NoticesUnsent counts the notices that could not be sent: their receiver has ended, or hears too many.
+	// NoticesUnsent counts the notices that could not be sent: their receiver has ended, or gets too many.
 	NoticesUnsent int
 	// NoticesIgnored counts the datagrams that quoted nothing of this manager, and were ignored.
 	NoticesIgnored int

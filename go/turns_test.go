@@ -83,7 +83,7 @@ func TestAProcessThatLoopsInOneGoroutineLeavesOthersTheirTurn(t *testing.T) {
 }
 
 // The same, seen from inside one process: for goroutines that pass a lock on, and for a single goroutine that leaves
-// nobody in line when it releases.
+// nobody in the queue when it releases.
 func TestAProcessThatKeepsTakingALockStandsBackNowAndThen(t *testing.T) {
 	const retry = 50 * time.Millisecond
 	for _, goroutines := range []int{3, 1} {

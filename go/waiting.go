@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// queue lets the goroutines of one manager wait for locks. The line of each lock is the library's: a goroutine is in it
+// queue lets the goroutines of one manager wait for locks. The queue of each lock is the library's: a goroutine is in it
 // as a pending acquisition, so goroutines and the threads of other languages follow the same rules. A waiting goroutine
 // parks and holds no thread.
 //

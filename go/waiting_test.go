@@ -39,10 +39,10 @@ func elsewhere(t *testing.T, uri string, name Name, options ...LockOption) *Leas
 	return lease
 }
 
-// inLine waits until this many goroutines are in line.
-func inLine(t *testing.T, m *Manager, count int) {
+// inQueue waits until this many goroutines are in the queue.
+func inQueue(t *testing.T, m *Manager, count int) {
 	t.Helper()
-	eventually(t, fmt.Sprint(count, " in line"), func() bool { return m.Stats().Waiting == count })
+	eventually(t, fmt.Sprint(count, " in the queue"), func() bool { return m.Stats().Waiting == count })
 }
 
 func TestGoroutinesAreServedInTheOrderOfTheirArrival(t *testing.T) {
@@ -72,7 +72,7 @@ func TestGoroutinesAreServedInTheOrderOfTheirArrival(t *testing.T) {
 				t.Error(err)
 			}
 		}()
-		inLine(t, m, number+1)
+		inQueue(t, m, number+1)
 	}
 	release(t, held)
 	all.Wait()
@@ -81,7 +81,7 @@ func TestGoroutinesAreServedInTheOrderOfTheirArrival(t *testing.T) {
 			t.Fatalf("not first come first served: %v", order)
 		}
 	}
-	inLine(t, m, 0)
+	inQueue(t, m, 0)
 	if stats := m.Stats(); stats != (Stats{}) {
 		t.Fatal(stats)
 	}
@@ -97,10 +97,10 @@ func TestAGoroutineThatGivesUpMakesWayForTheNext(t *testing.T) {
 		_, err := m.Lock(ctx, XDC("a"), Wait(Forever))
 		first <- err
 	}()
-	inLine(t, m, 1)
+	inQueue(t, m, 1)
 	second := make(chan *Lease)
 	go func() { second <- lock(t, m, XDC("a")) }()
-	inLine(t, m, 2)
+	inQueue(t, m, 2)
 	eventually(t, "the first one refused", func() bool { return m.asking.underWay() == 0 })
 	why := errors.New("the user went away")
 	cancel(why)
@@ -176,7 +176,7 @@ func leavesItsTurnToTheNext(t *testing.T, timeout time.Duration) bool {
 	rest, end := context.WithCancel(t.Context())
 	defer end()
 	go wait(rest)
-	eventually(t, "2 in line", func() bool { return m.Stats().Waiting == 2 || isOver() })
+	eventually(t, "2 in the queue", func() bool { return m.Stats().Waiting == 2 || isOver() })
 	cancel()
 	err := <-ends
 	if isOver() {
@@ -290,7 +290,7 @@ func TestAWaitThatEndsSaysWhoHoldsTheLock(t *testing.T) {
 			_, err := m.Lock(ctx, XDC("a"), Wait(Forever))
 			failed <- err
 		}()
-		inLine(t, m, 1)
+		inQueue(t, m, 1)
 		eventually(t, "a refusal", func() bool { return m.asking.underWay() == 0 })
 		time.Sleep(pause)
 		cancel()
@@ -319,7 +319,7 @@ func TestACrowdThatWaitsHoldsFewDescriptors(t *testing.T) {
 			}
 		}()
 	}
-	inLine(t, m, crowd/10)
+	inQueue(t, m, crowd/10)
 	// The list's timer and its copy; the runtime's poller may own two, and the store some.
 	if now := descriptors(t); now > files+12 {
 		t.Errorf("%d descriptors, %d before", now, files)

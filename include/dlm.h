@@ -247,7 +247,7 @@ struct dlm_options *dlm_options_new(void);
 /// | latch_ttl | 1d | how long a latch lives after its last change |
 /// | poll | 5s | the longest pause between two reads of an awaited latch, plus or minus a tenth |
 /// | background_threads | 2 | the most threads that poll latches and release locks in doubt |
-/// | notices | local | local, off, udp://ADDRESS[:PORT]: where waiters are told of a release |
+/// | notices | local | local, off, udp://ADDRESS[:PORT]: where waiters receive notices of a release |
 /// | notices_all | false | true: nobody polls, so waiters need not leave the lock free now and then |
 ///
 /// Times are whole numbers with a unit: ms, s, m, h or d. HBase and Aerospike have more keys, see docs/hbase.md and
@@ -292,7 +292,7 @@ struct dlm_stats {
     uint64_t fences_seeded;
     /// Notices that were sent. They may be lost on the way.
     uint64_t notices_sent;
-    /// Notices that could not be sent: their receiver has ended, or hears too many.
+    /// Notices that could not be sent: their receiver has ended, or gets too many.
     uint64_t notices_unsent;
     /// Datagrams that quoted nothing of this manager, and were ignored.
     uint64_t notices_ignored;
@@ -702,7 +702,7 @@ enum dlm_status dlm_lease_renew(const struct dlm_lease *lease, int64_t ttl_ms, s
 /// bytes. Any process that reaches the same store can take the lease over with the token, see
 /// dlm_lock_adopt(). `size` must be at least DLM_TOKEN_SIZE. On failure the text is "". The handle must
 /// still be freed. Blocks only while another thread renews or releases the lease, for two seconds at most, and does no
-/// I/O, except for a lease that dies with its process (the option dies_with_process): the store is told first that it
+/// I/O, except for a lease that dies with its process (the option dies_with_process): the store records first that it
 /// does not any more. If that fails, the lease stays as it was.
 ///
 /// The token is one line of text that proves ownership. Treat it like a password, and do not log it.
@@ -948,7 +948,7 @@ void dlm_seen_free(struct dlm_seen *seen);
 /// `*broken_out` is false. `*fence_out` is a fence above the old holder's, for the receivers of its writes; 0 if nothing
 /// was broken, if fencing is switched off, if another process acquired the lock first, or if the store failed after the
 /// break. In the last two cases the fence of the next grant is above the old holder's. `*recorded_out` says whether the
-/// history of the lock has an entry for the break. If not, the old holder finds its lease lost without being told why.
+/// history of the lock has an entry for the break. If not, the old holder finds its lease lost without a reason.
 /// `recorded_out` may be NULL.
 ///
 /// The old holder may go on working until it renews or releases its lease. That fails with DLM_LEASE_LOST, the reason
@@ -1015,7 +1015,7 @@ uint64_t dlm_history_fence(const struct dlm_history *history, size_t index);
 /// Frees a history. NULL is allowed. Never blocks.
 void dlm_history_free(struct dlm_history *history);
 
-/// Asks the holder of the lock who waits for it. `*known_out` is false if the lock is free, or if the holder hears no notices
+/// Asks the holder of the lock who waits for it. `*known_out` is false if the lock is free, or if the holder has notices off
 /// (the option notices) or does not answer. Then the other outputs are 0.
 ///
 /// `*threads_out` is the number of threads of the holder's process that wait, and `*processes_out` that of other processes,

@@ -223,7 +223,7 @@ pub enum Error {
     /// See [`Code::StaleFence`].
     StaleFence {
         /// The receiver of the write, without credentials, names escaped.
-        place: String,
+        receiver: String,
         /// The fence that was sent with the write.
         fence: Fence,
         /// The higher fence that the receiver has seen.
@@ -348,8 +348,8 @@ impl Error {
             Error::Forked => {
                 "this object was opened before the process forked; open a new one in the child".into()
             }
-            Error::StaleFence { place, fence, stored } => {
-                format!("{place} refused the write: fence {fence} is stale, it has seen fence {stored}")
+            Error::StaleFence { receiver, fence, stored } => {
+                format!("{receiver} refused the write: fence {fence} is stale, it has seen fence {stored}")
             }
             Error::Context { doing, .. } => doing.clone(),
         }

@@ -32,7 +32,7 @@
 //!     |            |         |        |
 //!     +---------- session ---+--------+         the held leases; whether it was closed or forked
 //!                  |                  |
-//!             wait::queue       latch::poller   one waiter per lock asks the store; one read of a latch
+//!             wait::local_queues       latch::poller   one waiter per lock asks the store; one read of a latch
 //!                  |                  |         serves all its waiters; the other threads park
 //!          store::LockStore   store::LatchStore each request happened, did not happen, or is in doubt
 //!            |        |    |
@@ -141,7 +141,7 @@ pub use names::latch_name::LatchName;
 pub use names::lease_state::{LeaseState, LostReason};
 pub use names::lock_name::{Level, LockName, Mode, NamePolicy};
 pub use names::notice_endpoint::{GrantEndpoint, LatchListener, NoticeEndpoint};
-pub use names::waiting_line::{WaitingLine, WaitingProcess};
+pub use names::waiters::{Waiters, WaitingProcess};
 pub use runtime::cancel::CancelToken;
 pub use runtime::time::{Deadline, Moment};
 pub use settings::config::{

@@ -22,7 +22,7 @@ use crate::lease::linger::{GiveBack, Linger, Retake};
 use crate::lease::retake_right::NoRight;
 use crate::names::holder::{Holder, Identity};
 use crate::names::lock_name::LockName;
-use crate::names::waiting_line::WaitingLine;
+use crate::names::waiters::Waiters;
 use crate::runtime::background::{Background, Next};
 use crate::runtime::process::process_mark;
 use crate::runtime::sync::{AtomicBool, HashMap, Mutex};
@@ -30,9 +30,9 @@ use crate::runtime::time::{Deadline, Moment};
 use crate::settings::config::Settings;
 use crate::store::{LatchStore, LivenessStore, LockStore, locks_only};
 use crate::wait::asking::{Askers, READ_MAX};
-use crate::wait::looks::Looks;
+use crate::wait::local_queues::{Answer, LocalQueues};
 use crate::wait::notices::{Notices, ask_holders};
-use crate::wait::queue::{Answer, Queue};
+use crate::wait::shared_reads::SharedReads;
 
 /// Shortest time-out for creating a table, which takes longer than other calls.
 const MAKING_TABLES: Duration = Duration::from_secs(60);
@@ -44,15 +44,15 @@ const GIVING_BACK: Duration = Duration::from_secs(2);
 type HeldLocks = Mutex<Option<HashMap<usize, Arc<HeldLock>>>>;
 
 pub(crate) struct Session {
-    /// The store, each call of which is told as an event. Not for calls under a lock: see `under_lock`.
+    /// The store, each call of which is reported as an event. Not for calls under a lock: see `under_lock`.
     pub(crate) store: Arc<dyn LockStore>,
     unobserved: Arc<dyn LockStore>,
     pub(crate) events: Arc<EventSinks>,
     /// From the first page on.
     metrics: OnceLock<Arc<Metrics>>,
     pub(crate) settings: Settings,
-    pub(crate) queue: Arc<Queue>,
-    looks: Looks,
+    pub(crate) queue: Arc<LocalQueues>,
+    reads: SharedReads,
     pub(crate) askers: Arc<Askers>,
     pub(crate) poller: Arc<LatchPoller>,
     pub(crate) identity: Identity,
@@ -103,7 +103,7 @@ impl Session {
         let terms = PollTerms { poll: settings.poll, timeout: settings.timeout };
         let poller =
             LatchPoller::new(Arc::clone(&store), Arc::clone(&background), Arc::clone(&notices), terms);
-        let queue = Queue::new(notices);
+        let queue = LocalQueues::new(notices);
         let held = Arc::new(Mutex::new(Some(HashMap::default())));
         let keeper = {
             let (background, held, owned) = (Arc::clone(&background), Arc::clone(&held), Arc::clone(&store));
@@ -142,7 +142,7 @@ impl Session {
             metrics: OnceLock::new(),
             settings,
             queue,
-            looks: Looks::default(),
+            reads: SharedReads::default(),
             askers: Arc::new(askers),
             poller,
             identity,
@@ -191,7 +191,7 @@ impl Session {
 
     /// Returns the holder of the lock, for a thread that waits for it. If the process waits for many locks, the read is
     /// put together with those of other threads.
-    pub(crate) fn look(&self, name: &LockName) -> Result<Option<Holder>> {
+    pub(crate) fn read_holder(&self, name: &LockName) -> Result<Option<Holder>> {
         self.usable()?;
         let by = Deadline::after(self.settings.timeout);
         let read_one = || self.store.holder(name, by);
@@ -201,7 +201,7 @@ impl Session {
         let read_many = |names: &[LockName], report: &mut dyn FnMut(usize, Option<Holder>)| {
             self.store.holders(names, by, report);
         };
-        self.looks.look(name, self.settings.retry, &read_many, read_one)
+        self.reads.read(name, self.settings.retry, &read_many, read_one)
     }
 
     /// Takes a lock again that stayed with this process. Releases it in the store if a new lease needs a new record, or if
@@ -216,26 +216,26 @@ impl Session {
     ) -> ControlFlow<Answer<HeldLock>, Option<Moment>> {
         let Some(linger) = &self.linger else { return ControlFlow::Continue(None) };
         let Some(retake) = linger.retake(name, ttl) else { return ControlFlow::Continue(None) };
-        let (kept, why) = match retake {
+        let (lingering, why) = match retake {
             Retake::Retaken(retaken) if !until_death => {
                 let ends = self.settings.lease_end(retaken.at, ttl);
                 return ControlFlow::Break(Answer::Got(HeldLock::retaken(name.clone(), retaken, ttl, ends)));
             }
-            Retake::Retaken(retaken) => (retaken.kept, NoRight::OtherRecord),
-            Retake::Not(kept, why) => (kept, why),
+            Retake::Retaken(retaken) => (retaken.lingering, NoRight::OtherRecord),
+            Retake::Not(lingering, why) => (lingering, why),
         };
         let by = Deadline::after(self.settings.timeout.min(ttl));
         if why == NoRight::TimeIsOver {
-            linger.release_or_free(name, kept, GiveBack::TimeIsOver, by);
+            linger.release_or_free(name, lingering, GiveBack::TimeIsOver, by);
             return match self.queue.left_until(name) {
                 Some(until) if until < waits.moment() => ControlFlow::Break(Answer::Busy(None)),
                 _ => ControlFlow::Continue(None),
             };
         }
-        let stay_ends = kept.stay_ends;
-        match self.store.release(name, &kept.record, by) {
-            Ok(_) => kept.notices.into_iter().for_each(|grant| self.queue.notices().ended(name, grant)),
-            Err(_) => linger.free(name, kept, GiveBack::Otherwise),
+        let stay_ends = lingering.stay_ends;
+        match self.store.release(name, &lingering.record, by) {
+            Ok(_) => lingering.notices.into_iter().for_each(|grant| self.queue.notices().ended(name, grant)),
+            Err(_) => linger.free(name, lingering, GiveBack::Otherwise),
         }
         ControlFlow::Continue(Some(stay_ends))
     }
@@ -258,7 +258,7 @@ impl Session {
     }
 
     /// Releases a lock here and lets it stay in the store. Returns `false` if it must be released there.
-    fn keep(&self, lock: &HeldLock, by: Deadline) -> bool {
+    fn linger_on(&self, lock: &HeldLock, by: Deadline) -> bool {
         let Some(linger) = self.linger.as_ref().filter(|_| !self.closed.load(Ordering::Acquire)) else {
             return false;
         };
@@ -266,12 +266,12 @@ impl Session {
         if notices.is_wanted(name) || self.queue.left_until(name).is_some() || !linger.has_room(name) {
             return false;
         }
-        let Some(kept) = lock.keep(self.settings.linger_of(lock.ttl()), by) else { return false };
-        if let Err(kept) = linger.keep(name, kept) {
-            let is_over = lock.has_stayed() && kept.until <= Moment::now();
+        let Some(lingering) = lock.linger(self.settings.linger_of(lock.ttl()), by) else { return false };
+        if let Err(lingering) = linger.add(name, lingering) {
+            let is_over = lock.has_stayed() && lingering.until <= Moment::now();
             let why = if is_over { GiveBack::TimeIsOver } else { GiveBack::Otherwise };
             // Its time is over, or others have taken the room meanwhile.
-            linger.release_or_free(name, kept, why, by.sooner(Deadline::after(self.settings.timeout)));
+            linger.release_or_free(name, lingering, why, by.sooner(Deadline::after(self.settings.timeout)));
             return true;
         }
         let yields = self.queue.stays(name, self.settings.retry);
@@ -300,7 +300,7 @@ impl Session {
         self.keeper.forget(lock);
     }
 
-    /// Whoever registers for a release of the lease is told that the lock is not here, unless it was released.
+    /// A process that registers for a release of the lease gets the answer that the lock is not here, unless it was released.
     pub(crate) fn forget_notices(&self, lock: &HeldLock) {
         if let Some(grant) = lock.notices() {
             self.queue.notices().ended(lock.name(), grant);
@@ -308,9 +308,9 @@ impl Session {
     }
 
     /// See [`LockManager::waiting`](crate::LockManager::waiting).
-    pub(crate) fn waiting(&self, holders: &[Holder]) -> Vec<Option<WaitingLine>> {
-        let heard_at = |holder: &Holder| holder.identity.as_ref().and_then(|identity| identity.notices);
-        let grants: Vec<_> = holders.iter().map(heard_at).collect();
+    pub(crate) fn waiting(&self, holders: &[Holder]) -> Vec<Option<Waiters>> {
+        let endpoint_of = |holder: &Holder| holder.identity.as_ref().and_then(|identity| identity.notices);
+        let grants: Vec<_> = holders.iter().map(endpoint_of).collect();
         ask_holders(&grants, self.store.shared_directory())
     }
 
@@ -399,12 +399,12 @@ impl Session {
     /// Releases a lock. Returns `false` if it was released or found lost before.
     pub(crate) fn release(&self, lock: &HeldLock, by: Deadline) -> Result<bool> {
         let events = self.events_of(lock);
-        events.look();
-        if self.keep(lock, by) {
+        events.report_state();
+        if self.linger_on(lock, by) {
             events.released(false);
             return Ok(true);
         }
-        // Others could not find it free, and who has registered is told.
+        // Others could not find it free, and each registered process gets a notice.
         let is_left = lock.has_stayed() && !self.queue.notices().is_wanted(lock.name());
         if is_left {
             self.queue.leaves(lock.name(), self.settings.retry);
@@ -449,7 +449,7 @@ impl Session {
             }
             next
         });
-        // Otherwise processes that register would be told that they will hear of the release.
+        // Otherwise processes that register would get the answer that a notice of the release will come.
         if let Some(grant) = notices.filter(|_| !will_run) {
             self.queue.notices().ended(&line, grant);
         }
@@ -459,7 +459,7 @@ impl Session {
         LeaseEvents::new(&self.events, lock)
     }
 
-    /// Makes calls to the store that lock the lease, the first of which is `first`. Afterwards, they are told as events.
+    /// Makes calls to the store that lock the lease, the first of which is `first`. Afterwards, they are reported as events.
     pub(crate) fn under_lock<T>(
         &self,
         first: StoreCall,
@@ -472,7 +472,7 @@ impl Session {
         let open = self.events.start(&StartedWork::StoreCall { call: first, lock: Some(lock.name()) });
         let store = ObservedStore::recording(Arc::clone(&self.unobserved), Arc::clone(&self.events));
         let answer = calls(&store);
-        store.tell_recorded(open);
+        store.report_recorded(open);
         answer
     }
 

@@ -194,8 +194,8 @@ mod tests {
         ] {
             let error = bins.checked(100).unwrap_err();
             assert_eq!(error.code(), crate::Code::InvalidArgument, "{bins:?}");
-            let told = error.to_string().replace('"', "");
-            assert!(told.contains(said), "{told}");
+            let message = error.to_string().replace('"', "");
+            assert!(message.contains(said), "{message}");
         }
     }
 }

@@ -146,9 +146,9 @@ impl Records {
 
 impl fmt::Debug for Records {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = self.inner.client.as_ref().map(Client::place);
+        let uri = self.inner.client.as_ref().map(Client::uri);
         f.debug_struct("Records")
-            .field("place", &place.unwrap_or_default())
+            .field("uri", &uri.unwrap_or_default())
             .field("bins", &self.names.all())
             .field("max_value", &self.max_value)
             .finish_non_exhaustive()
@@ -343,27 +343,27 @@ impl Record {
         let known = seen.take().filter(|_| !matches!(task, Task::Clear));
         let mut now = match known {
             Some(state) => (state, None),
-            None => self.look(client, task, by)?,
+            None => self.read_again(client, task, by)?,
         };
         let (mut doubt, mut pauses) = (Doubt::none(by), Pauses::until(by));
         for round in 0..ROUNDS {
             let (state, found) = &now;
             match doubt.ask(|| self.write(client, state, found.as_ref(), task, &mark, ttl_s, by)) {
-                Ok(Written::Done(told)) => {
+                Ok(Written::Done(reply)) => {
                     let sum = match task {
-                        Task::Add(bin, _) => told.int(bin),
+                        Task::Add(bin, _) => reply.int(bin),
                         _ => Some(0),
                     };
                     *seen = Some(State::Guarded(state.changed(self.lock.key(), self.fence, &mark)));
                     return sum.ok_or_else(|| Error::Internal {
-                        what: format!("{what} of {}: the reply has no sum", self.place()),
+                        what: format!("{what} of {}: the reply has no sum", self.label()),
                         source: None,
                     });
                 }
                 Ok(Written::Refused | Written::Missing) => {}
                 Err(error) => doubt.go_on(error)?,
             }
-            let next = doubt.ask(|| self.look(client, task, by)).map_err(|error| doubt.or(error))?;
+            let next = doubt.ask(|| self.read_again(client, task, by)).map_err(|error| doubt.or(error))?;
             if next.0.has(&mark) {
                 let sum = match task {
                     Task::Add(bin, _) => next.1.as_ref().and_then(|found| found.int(bin)).unwrap_or_default(),
@@ -395,7 +395,12 @@ impl Record {
     }
 
     /// Reads the record, with the bins that the task needs.
-    fn look(&self, client: &Client, task: &Task<'_>, by: Deadline) -> Result<(State, Option<FoundRecord>)> {
+    fn read_again(
+        &self,
+        client: &Client,
+        task: &Task<'_>,
+        by: Deadline,
+    ) -> Result<(State, Option<FoundRecord>)> {
         let names = &self.records.names;
         let mut bins = names.all().to_vec();
         match task {
@@ -411,7 +416,7 @@ impl Record {
                 let allowed = format!(
                     "what a fenced write stores there, or no such bin: in {} it has another content, or one of {} is \
                      missing. See Records::fence_bin, lock_bin and marks_bin",
-                    self.place(),
+                    self.label(),
                     names.all().join(", "),
                 );
                 Err(Error::invalid("content of bin", bin, allowed))
@@ -444,7 +449,7 @@ impl Record {
                 steps.extend(data.iter().map(|(name, bin_value)| BinOperation::Put(name, bin_value.clone())));
             }
             Task::Add(bin, by) => {
-                steps.extend([BinOperation::Add(bin, *by), BinOperation::Tell(bin)]);
+                steps.extend([BinOperation::Add(bin, *by), BinOperation::Read(bin)]);
                 when = when.map(|when| When::Both(Box::new([when, When::CanAdd(bin, *by)])));
             }
             Task::Drop(bins) => steps.extend(bins.iter().map(|bin| BinOperation::Drop(bin))),
@@ -469,13 +474,13 @@ impl Record {
                 let allowed = format!(
                     "lock {}, whose fence is in {}; only one lock may guard a record",
                     quoted(&guard.of),
-                    self.place()
+                    self.label()
                 );
                 return Err(Error::invalid("lock", self.lock.key(), allowed));
             }
             if guard.fence > self.fence {
                 let stored = Fence(guard.fence.unsigned_abs());
-                return Err(Error::StaleFence { place: self.place(), fence: self.fence(), stored });
+                return Err(Error::StaleFence { receiver: self.label(), fence: self.fence(), stored });
             }
         }
         if let Task::Add(bin, by) = task {
@@ -495,19 +500,19 @@ impl Record {
     }
 
     /// Returns the name of the record for messages.
-    fn place(&self) -> String {
-        let place = self.records.inner.client.as_ref().map(Client::place);
-        format!("record {} of {}", quoted(&self.record_key.key), place.unwrap_or_default())
+    fn label(&self) -> String {
+        let uri = self.records.inner.client.as_ref().map(Client::uri);
+        format!("record {} of {}", quoted(&self.record_key.key), uri.unwrap_or_default())
     }
 
     fn busy(&self, what: &str, why: &str) -> Error {
-        let store = self.records.inner.client.as_ref().map(Client::place).unwrap_or_default().to_owned();
-        Error::RetriesExhausted { store, what: format!("{what} of {}: {why}", self.place()), source: None }
+        let store = self.records.inner.client.as_ref().map(Client::uri).unwrap_or_default().to_owned();
+        Error::RetriesExhausted { store, what: format!("{what} of {}: {why}", self.label()), source: None }
     }
 
     fn in_doubt(&self, what: &str, lost: Error) -> Error {
         let what =
-            format!("{what} of {} got no reply, and the record no longer shows the outcome", self.place());
+            format!("{what} of {} got no reply, and the record no longer shows the outcome", self.label());
         Error::InDoubt { what, source: Some(lost.into()) }
     }
 }

@@ -6,7 +6,7 @@ use super::arguments::output;
 use super::error::dlm_error;
 use super::failure::{Failure, Outcome};
 use super::guard::{caught, guarded, write};
-use super::process::keep;
+use super::process::into_handle;
 use super::status::dlm_status;
 use crate::runtime::process::stack;
 
@@ -165,7 +165,7 @@ pub(super) unsafe fn text_answer(
 unsafe fn report(failure: Failure, error_out: *mut *mut dlm_error) -> dlm_status {
     let status = failure.status;
     if !error_out.is_null() {
-        let error = guarded(|| keep::<dlm_error>(failure)).unwrap_or(std::ptr::null_mut());
+        let error = guarded(|| into_handle::<dlm_error>(failure)).unwrap_or(std::ptr::null_mut());
         // SAFETY: the caller guarantees it.
         unsafe { write(error_out, error) };
     }

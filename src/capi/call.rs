@@ -7,7 +7,7 @@ use super::failure::Outcome;
 use super::guard::{freeing, write};
 use super::handles::HandleTable;
 use super::lease::dlm_lease;
-use super::process::{Handle, PerProcess, find, free, keep};
+use super::process::{Handle, PerProcess, find, free, into_handle};
 use super::status::dlm_status;
 use crate::PendingCall;
 
@@ -44,7 +44,9 @@ pub unsafe extern "C" fn dlm_lease_release_start(
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        answer("call_out", call_out, error_out, || keep(LeaseCall::Release(find(lease)?.start_release()?)))
+        answer("call_out", call_out, error_out, || {
+            into_handle(LeaseCall::Release(find(lease)?.start_release()?))
+        })
     }
 }
 
@@ -63,7 +65,7 @@ pub unsafe extern "C" fn dlm_lease_renew_start(
     unsafe {
         answer("call_out", call_out, error_out, || {
             let lease = find(lease)?;
-            keep(LeaseCall::Renewal(lease.start_renewal(ttl(ttl_ms)?)?))
+            into_handle(LeaseCall::Renewal(lease.start_renewal(ttl(ttl_ms)?)?))
         })
     }
 }

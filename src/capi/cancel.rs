@@ -4,7 +4,7 @@ use super::answer::{answer, status};
 use super::error::dlm_error;
 use super::guard::{freeing, value};
 use super::handles::HandleTable;
-use super::process::{Handle, PerProcess, find, free, keep};
+use super::process::{Handle, PerProcess, find, free, into_handle};
 use super::status::dlm_status;
 use crate::CancelToken;
 
@@ -26,7 +26,7 @@ impl Handle for dlm_cancel {
 /// Creates a cancel object that is not triggered. Returns NULL only if too many are open. Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_cancel_new() -> *mut dlm_cancel {
-    value(std::ptr::null_mut(), || keep(CancelToken::new()))
+    value(std::ptr::null_mut(), || into_handle(CancelToken::new()))
 }
 
 /// Ends all current and future waits that were given `cancel`: they fail with DLM_CANCELLED. A wait for a

@@ -8,7 +8,7 @@ use super::guard::write;
 use super::inspection::{checked_size, dlm_inspection, zero};
 use super::lease::dlm_lease;
 use super::lock::dlm_lock;
-use super::process::{find, find_optional, keep};
+use super::process::{find, find_optional, into_handle};
 use super::status::dlm_status;
 use super::terms::options;
 use crate::Election;
@@ -37,7 +37,7 @@ pub unsafe extern "C" fn dlm_lock_campaign(
         answer("lease_out", lease_out, error_out, || {
             let election = Election::new((*find(lock)?).clone());
             let how = options(ttl_ms, wait_ms, 0, cancel)?;
-            keep(election.campaign(&how)?.into_lease())
+            into_handle(election.campaign(&how)?.into_lease())
         })
     }
 }

@@ -9,7 +9,7 @@ use super::error::dlm_error;
 use super::guard::{freeing, value};
 use super::handles::HandleTable;
 use super::lock::dlm_lock;
-use super::process::{Handle, PerProcess, find, free, keep};
+use super::process::{Handle, PerProcess, find, free, into_handle};
 use super::status::dlm_status;
 use crate::HistoryEntry;
 
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn dlm_lock_history(
                 let texts = EntryTexts::of(&entry);
                 (entry, texts)
             });
-            keep(LockHistory(entries.collect()))
+            into_handle(LockHistory(entries.collect()))
         })
     }
 }

@@ -34,7 +34,7 @@ pub(super) fn open() -> Outcome<u64> {
 /// use. Within one use, different ids stay different.
 struct Ids {
     locks: &'static IdLock,
-    place: &'static Lasting<IdLock>,
+    slot: &'static Lasting<IdLock>,
     usage: u32,
     mix: u64,
 }
@@ -46,15 +46,15 @@ impl Ids {
     #[inline]
     fn of(handle: *const dlm_id_lock) -> Outcome<Ids> {
         let slot_use = locate(handle, KIND, NAME)?;
-        let (locks, place) = ID_LOCKS.this()?.get(slot_use).map_err(|missing| missing.failure(NAME))?;
-        Ok(Ids { locks, place, usage: slot_use.1, mix: (handle.addr() as u64).wrapping_mul(SPREAD) })
+        let (locks, slot) = ID_LOCKS.this()?.get(slot_use).map_err(|missing| missing.failure(NAME))?;
+        Ok(Ids { locks, slot, usage: slot_use.1, mix: (handle.addr() as u64).wrapping_mul(SPREAD) })
     }
 
     #[inline]
     fn enter(&self, id: u64, wait: Option<Duration>) -> Outcome {
         let entered = self.locks.enter(&(id ^ self.mix), wait);
         // The handle was freed during the wait. An id that was entered belongs to the ended use: leave it.
-        if let Err(missing) = self.place.check(self.usage) {
+        if let Err(missing) = self.slot.check(self.usage) {
             self.locks.leave(&(id ^ self.mix));
             return Err(missing.failure(NAME));
         }

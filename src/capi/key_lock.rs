@@ -34,7 +34,7 @@ type Keys = IdLock<Arc<[u8]>>;
 /// One key of one use of an `IdLock`: see `Ids` in id_lock.rs. Here the handle is put in front of the key.
 struct Key {
     locks: &'static Keys,
-    place: &'static Lasting<Keys>,
+    slot: &'static Lasting<Keys>,
     usage: u32,
     bytes: Arc<[u8]>,
 }
@@ -42,7 +42,7 @@ struct Key {
 impl Key {
     fn of(lock: *const dlm_key_lock, key: &[u8]) -> Outcome<Key> {
         let slot_use = locate(lock, KIND, NAME)?;
-        let (locks, place) = KEY_LOCKS.this()?.get(slot_use).map_err(|missing| missing.failure(NAME))?;
+        let (locks, slot) = KEY_LOCKS.this()?.get(slot_use).map_err(|missing| missing.failure(NAME))?;
         if key.len() > KEY_BYTES_MAX {
             let size = key.len();
             return Err(Failure::invalid(format!(
@@ -52,12 +52,12 @@ impl Key {
         let mut bytes = Vec::with_capacity(8 + key.len());
         bytes.extend_from_slice(&(lock.addr() as u64).to_ne_bytes());
         bytes.extend_from_slice(key);
-        Ok(Key { locks, place, usage: slot_use.1, bytes: bytes.into() })
+        Ok(Key { locks, slot, usage: slot_use.1, bytes: bytes.into() })
     }
 
     fn enter(&self, wait: Option<Duration>) -> Outcome {
         let entered = self.locks.enter(&self.bytes, wait);
-        if let Err(missing) = self.place.check(self.usage) {
+        if let Err(missing) = self.slot.check(self.usage) {
             self.locks.leave(&self.bytes);
             return Err(missing.failure(NAME));
         }

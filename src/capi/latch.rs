@@ -10,7 +10,7 @@ use super::guard::{freeing, write};
 use super::handles::HandleTable;
 use super::manager::dlm_manager;
 use super::names::{Names, dlm_names};
-use super::process::{Handle, PerProcess, find, find_optional, free, keep};
+use super::process::{Handle, PerProcess, find, find_optional, free, into_handle};
 use super::status::dlm_status;
 use crate::{AwaitOptions, Latch, LatchKind, LatchWatch};
 
@@ -85,8 +85,8 @@ pub unsafe extern "C" fn dlm_manager_latch(
             let manager = find(manager)?;
             let latch = manager.latch(text("latch id", id)?, self::level(level)?, self::kind(kind)?)?;
             match ttl(ttl_ms)? {
-                None => keep(latch),
-                Some(ttl) => keep(latch.with_ttl(ttl)?),
+                None => into_handle(latch),
+                Some(ttl) => into_handle(latch.with_ttl(ttl)?),
             }
         })
     }
@@ -227,7 +227,7 @@ pub unsafe extern "C" fn dlm_latch_pending(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { answer("names_out", names_out, error_out, || keep(Names::new(find(latch)?.pending()?))) }
+    unsafe { answer("names_out", names_out, error_out, || into_handle(Names::new(find(latch)?.pending()?))) }
 }
 
 /// Writes to `*names_out` the names that have counted down in this farm, expected or not. On DLM_OK the caller owns
@@ -239,7 +239,9 @@ pub unsafe extern "C" fn dlm_latch_arrived(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { answer("names_out", names_out, error_out, || keep(Names::new(find(latch)?.roster()?.arrived))) }
+    unsafe {
+        answer("names_out", names_out, error_out, || into_handle(Names::new(find(latch)?.roster()?.arrived)))
+    }
 }
 
 /// Writes the name of the latch to `name_out`, an array of `size` bytes. DLM_NAME_SIZE bytes are enough for every name.
@@ -301,7 +303,7 @@ pub unsafe extern "C" fn dlm_latch_watch(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { answer("watch_out", watch_out, error_out, || keep(find(latch)?.watch()?)) }
+    unsafe { answer("watch_out", watch_out, error_out, || into_handle(find(latch)?.watch()?)) }
 }
 
 /// Frees the handle of a latch. The latch in the store is unchanged. NULL is allowed. Threads that wait for

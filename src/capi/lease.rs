@@ -130,7 +130,7 @@ pub unsafe extern "C" fn dlm_lease_renew(
 /// bytes. Any process that reaches the same store can take the lease over with the token, see
 /// dlm_lock_adopt(). `size` must be at least DLM_TOKEN_SIZE. On failure the text is "". The handle must
 /// still be freed. Blocks only while another thread renews or releases the lease, for two seconds at most, and does no
-/// I/O, except for a lease that dies with its process (the option dies_with_process): the store is told first that it
+/// I/O, except for a lease that dies with its process (the option dies_with_process): the store records first that it
 /// does not any more. If that fails, the lease stays as it was.
 ///
 /// The token is one line of text that proves ownership. Treat it like a password, and do not log it.

@@ -4,7 +4,7 @@ use super::answer::answer;
 use super::arguments::slice;
 use super::error::dlm_error;
 use super::lease::dlm_lease;
-use super::process::{find, keep};
+use super::process::{find, into_handle};
 use super::row::dlm_row;
 use super::status::dlm_status;
 use super::table::dlm_table;
@@ -30,7 +30,7 @@ pub unsafe extern "C" fn dlm_lease_row(
         answer("row_out", row_out, error_out, || {
             let (lease, table) = (find(lease)?, find(table)?);
             let key = slice("bytes of the key", key.cast::<u8>(), key_size)?;
-            keep(lease.row(&table, key)?)
+            into_handle(lease.row(&table, key)?)
         })
     }
 }

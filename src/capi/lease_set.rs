@@ -7,7 +7,7 @@ use super::guard::{freeing, value, write};
 use super::handles::HandleTable;
 use super::lock::dlm_lock;
 use super::manager::dlm_manager;
-use super::process::{Handle, PerProcess, find, free, keep};
+use super::process::{Handle, PerProcess, find, free, into_handle};
 use super::status::dlm_status;
 use super::terms::options;
 use crate::LeaseSet;
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn dlm_manager_acquire_all(
             let locks: Vec<_> = handles.iter().map(|lock| find(*lock)).collect::<Outcome<_>>()?;
             let how = options(ttl_ms, wait_ms, 0, cancel)?;
             let locks: Vec<_> = locks.iter().map(|lock| &**lock).collect();
-            keep(manager.acquire_all(&locks, &how)?)
+            into_handle(manager.acquire_all(&locks, &how)?)
         })
     }
 }

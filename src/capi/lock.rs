@@ -7,7 +7,7 @@ use super::error::dlm_error;
 use super::guard::freeing;
 use super::handles::HandleTable;
 use super::lease::dlm_lease;
-use super::process::{Handle, PerProcess, find, free, keep};
+use super::process::{Handle, PerProcess, find, free, into_handle};
 use super::status::dlm_status;
 use super::terms::options;
 use crate::Lock;
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn dlm_lock_try_acquire(
                 None => lock.try_acquire(),
                 Some(ttl) => lock.try_acquire_with_ttl(ttl),
             }?;
-            keep(lease)
+            into_handle(lease)
         })
     }
 }
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn dlm_lock_acquire_within(
         answer("lease_out", lease_out, error_out, || {
             let lock = find(lock)?;
             let how = options(ttl_ms, wait_ms, 0, cancel)?;
-            keep(lock.acquire_with(&how)?)
+            into_handle(lock.acquire_with(&how)?)
         })
     }
 }
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn dlm_lock_adopt(
     unsafe {
         answer("lease_out", lease_out, error_out, || {
             let lock = find(lock)?;
-            keep(lock.adopt(text("token", token)?.parse()?)?)
+            into_handle(lock.adopt(text("token", token)?.parse()?)?)
         })
     }
 }

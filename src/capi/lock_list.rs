@@ -11,7 +11,7 @@ use super::handles::HandleTable;
 use super::inspection::{dlm_inspection, inspected};
 use super::lock::dlm_lock;
 use super::manager::dlm_manager;
-use super::process::{Handle, PerProcess, find, free, keep};
+use super::process::{Handle, PerProcess, find, free, into_handle};
 use super::status::dlm_status;
 use crate::store::Inspection;
 use crate::{ListCursor, ListedLock, LockName, LockPage, LockQuery};
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn dlm_manager_list(
             let query = if held_only != 0 { query.held_only() } else { query };
             let after = if after.is_null() { "" } else { text("text after", after)? };
             let after = if after.is_empty() { None } else { Some(ListCursor::parse(after)?) };
-            keep(LockList::of(find(manager)?.lock_page(&query, after.as_ref())?))
+            into_handle(LockList::of(find(manager)?.lock_page(&query, after.as_ref())?))
         })
     }
 }
@@ -155,7 +155,7 @@ pub unsafe extern "C" fn dlm_manager_lock_named(
     unsafe {
         answer("lock_out", lock_out, error_out, || {
             let manager = find(manager)?;
-            keep(manager.lock_named(&LockName::from_key(text("full name", full_name)?)?))
+            into_handle(manager.lock_named(&LockName::from_key(text("full name", full_name)?)?))
         })
     }
 }

@@ -9,7 +9,7 @@ use super::handles::HandleTable;
 use super::lock::dlm_lock;
 use super::names::{Names, dlm_names};
 use super::options::{dlm_options, given};
-use super::process::{Handle, PerProcess, find, free, keep};
+use super::process::{Handle, PerProcess, find, free, into_handle};
 use super::status::dlm_status;
 use crate::{LockManager, Severity, Stats};
 
@@ -48,7 +48,7 @@ pub struct dlm_stats {
     pub fences_seeded: u64,
     /// Notices that were sent. They may be lost on the way.
     pub notices_sent: u64,
-    /// Notices that could not be sent: their receiver has ended, or hears too many.
+    /// Notices that could not be sent: their receiver has ended, or gets too many.
     pub notices_unsent: u64,
     /// Datagrams that quoted nothing of this manager, and were ignored.
     pub notices_ignored: u64,
@@ -113,7 +113,7 @@ pub unsafe extern "C" fn dlm_manager_open(
             for (key, value) in given(options)? {
                 builder = builder.option(&key, &value);
             }
-            keep(builder.open()?)
+            into_handle(builder.open()?)
         })
     }
 }
@@ -148,7 +148,7 @@ pub unsafe extern "C" fn dlm_manager_lock(
     unsafe {
         answer("lock_out", lock_out, error_out, || {
             let manager = find(manager)?;
-            keep(manager.lock(text("lock id", id)?, self::level(level)?)?)
+            into_handle(manager.lock(text("lock id", id)?, self::level(level)?)?)
         })
     }
 }
@@ -171,7 +171,7 @@ pub unsafe extern "C" fn dlm_manager_diagnose(
         write(is_safe_out, false);
         answer("findings_out", findings_out, error_out, || {
             let found = find(manager)?.diagnose()?;
-            let list = keep(Names::new(found.iter().map(ToString::to_string).collect()))?;
+            let list = into_handle(Names::new(found.iter().map(ToString::to_string).collect()))?;
             write(is_safe_out, found.iter().all(|diagnostic| diagnostic.severity != Severity::Fail));
             Ok(list)
         })
@@ -240,7 +240,9 @@ pub unsafe extern "C" fn dlm_manager_metrics_text(
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        answer("text_out", text_out, error_out, || keep(Names::new(vec![find(manager)?.metrics_text()])))
+        answer("text_out", text_out, error_out, || {
+            into_handle(Names::new(vec![find(manager)?.metrics_text()]))
+        })
     }
 }
 

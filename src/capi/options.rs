@@ -6,7 +6,7 @@ use super::error::dlm_error;
 use super::failure::Outcome;
 use super::guard::{freeing, value};
 use super::handles::HandleTable;
-use super::process::{Handle, PerProcess, find, free, keep};
+use super::process::{Handle, PerProcess, find, free, into_handle};
 use super::status::dlm_status;
 use crate::runtime::sync::real::Mutex;
 
@@ -27,7 +27,7 @@ impl Handle for dlm_options {
 /// Creates an empty set of options. Returns NULL only if too many are open. Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_options_new() -> *mut dlm_options {
-    value(std::ptr::null_mut(), || keep(Mutex::default()))
+    value(std::ptr::null_mut(), || into_handle(Mutex::default()))
 }
 
 /// Sets `key` to `value`. A later value replaces an earlier one. Never blocks.
@@ -51,7 +51,7 @@ pub unsafe extern "C" fn dlm_options_new() -> *mut dlm_options {
 /// | latch_ttl | 1d | how long a latch lives after its last change |
 /// | poll | 5s | the longest pause between two reads of an awaited latch, plus or minus a tenth |
 /// | background_threads | 2 | the most threads that poll latches and release locks in doubt |
-/// | notices | local | local, off, udp://ADDRESS[:PORT]: where waiters are told of a release |
+/// | notices | local | local, off, udp://ADDRESS[:PORT]: where waiters receive notices of a release |
 /// | notices_all | false | true: nobody polls, so waiters need not leave the lock free now and then |
 ///
 /// Times are whole numbers with a unit: ms, s, m, h or d. HBase and Aerospike have more keys, see docs/hbase.md and

@@ -8,7 +8,7 @@ use super::guard::{freeing, value, write};
 use super::handles::HandleTable;
 use super::lease::dlm_lease;
 use super::lock::dlm_lock;
-use super::process::{Handle, PerProcess, find, free, keep};
+use super::process::{Handle, PerProcess, find, free, into_handle};
 use super::status::dlm_status;
 use super::terms::options;
 use crate::{Completions, Pending};
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn dlm_lock_acquire_start(
     unsafe {
         answer("pending_out", pending_out, error_out, || {
             let lock = find(lock)?;
-            keep(lock.start(&options(ttl_ms, wait_ms, max_hold_ms, cancel)?)?)
+            into_handle(lock.start(&options(ttl_ms, wait_ms, max_hold_ms, cancel)?)?)
         })
     }
 }
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn dlm_lock_acquire_start_here(
             output("turn_out", turn_out)?;
             let lock = find(lock)?;
             let (pending, is_turn) = lock.start_here(&options(ttl_ms, wait_ms, max_hold_ms, cancel)?)?;
-            let handle = keep(pending)?;
+            let handle = into_handle(pending)?;
             write(turn_out, is_turn);
             Ok(handle)
         })
@@ -125,7 +125,7 @@ pub unsafe extern "C" fn dlm_pending_take(
     // SAFETY: all pointers are as the header asks.
     unsafe {
         answer("lease_out", lease_out, error_out, || match find(pending)?.take()? {
-            Some(lease) => keep(lease),
+            Some(lease) => into_handle(lease),
             None => Ok(std::ptr::null_mut()),
         })
     }
@@ -198,7 +198,7 @@ pub unsafe extern "C" fn dlm_pending_free(pending: *mut dlm_pending) {
 /// Creates an empty list. Returns NULL only if too many are open. Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_completions_new() -> *mut dlm_completions {
-    value(std::ptr::null_mut(), || keep(Completions::new()))
+    value(std::ptr::null_mut(), || into_handle(Completions::new()))
 }
 
 /// Writes a file descriptor for poll() and similar calls to `*fd_out`, or -1 on failure. It is readable while the

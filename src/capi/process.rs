@@ -72,7 +72,7 @@ pub(super) fn find_optional<H: Handle>(handle: *const H) -> Outcome<Option<Arc<H
 }
 
 /// Creates a handle for `object`.
-pub(super) fn keep<H: Handle>(object: H::Object) -> Outcome<*mut H> {
+pub(super) fn into_handle<H: Handle>(object: H::Object) -> Outcome<*mut H> {
     H::table().this()?.insert(object).map(|slot_use| handle(H::KIND, slot_use)).ok_or_else(|| full(H::NAME))
 }
 

@@ -9,7 +9,7 @@ use super::failure::{Failure, Outcome};
 use super::guard::{freeing, write};
 use super::handles::HandleTable;
 use super::names::{Names, dlm_names};
-use super::process::{Handle, PerProcess, find, free, keep};
+use super::process::{Handle, PerProcess, find, free, into_handle};
 use super::row_cells::{Read, dlm_row_cells};
 use super::status::dlm_status;
 #[cfg(not(feature = "hbase"))]
@@ -190,7 +190,7 @@ pub unsafe extern "C" fn dlm_row_exactly_once(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { answer("row_out", row_out, error_out, || keep(find(row)?.exactly_once())) }
+    unsafe { answer("row_out", row_out, error_out, || into_handle(find(row)?.exactly_once())) }
 }
 
 /// Reads the whole row, except the library's own columns. There are no cells if the row does not exist. On DLM_OK
@@ -202,7 +202,7 @@ pub unsafe extern "C" fn dlm_row_get(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { answer("cells_out", cells_out, error_out, || keep(Read::of(&*find(row)?, None)?)) }
+    unsafe { answer("cells_out", cells_out, error_out, || into_handle(Read::of(&*find(row)?, None)?)) }
 }
 
 /// Reads one or more columns, each named family:qualifier. dlm_row_commit_if_unchanged() accepts the result. On
@@ -220,7 +220,7 @@ pub unsafe extern "C" fn dlm_row_get_columns(
         answer("cells_out", cells_out, error_out, || {
             let row = find(row)?;
             let columns = list("columns", columns, count)?.into_iter().map(Column::parse).collect();
-            keep(Read::of(&row, Some(columns))?)
+            into_handle(Read::of(&row, Some(columns))?)
         })
     }
 }
@@ -417,7 +417,7 @@ pub unsafe extern "C" fn dlm_row_fence(
         answer("fence_out", fence_out, error_out, || {
             let (fence, lock) = find(row)?.fence()?.unzip();
             if !names_out.is_null() {
-                write(names_out, keep(Names::new(lock.into_iter().collect()))?);
+                write(names_out, into_handle(Names::new(lock.into_iter().collect()))?);
             }
             Ok(fence.map_or(0, |fence| fence.0))
         })

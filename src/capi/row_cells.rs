@@ -70,8 +70,8 @@ impl Read {
             None => row.read_whole()?,
         };
         let names = cells.found().iter();
-        let names =
-            names.map(|cell| [cell.place.family.as_slice(), b":", cell.place.qualifier.as_slice()].concat());
+        let names = names
+            .map(|cell| [cell.column.family.as_slice(), b":", cell.column.qualifier.as_slice()].concat());
         Ok(Read { row: row.clone(), names: names.collect(), columns, cells })
     }
 

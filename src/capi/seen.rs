@@ -9,7 +9,7 @@ use super::guard::{freeing, write};
 use super::handles::HandleTable;
 use super::inspection::{dlm_inspection, inspected};
 use super::lock::dlm_lock;
-use super::process::{Handle, PerProcess, find, free, keep};
+use super::process::{Handle, PerProcess, find, free, into_handle};
 use super::status::dlm_status;
 use crate::Seen;
 
@@ -38,7 +38,7 @@ pub unsafe extern "C" fn dlm_lock_see(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { answer("seen_out", seen_out, error_out, || keep(find(lock)?.see()?)) }
+    unsafe { answer("seen_out", seen_out, error_out, || into_handle(find(lock)?.see()?)) }
 }
 
 /// Writes what was seen to `*inspection_out`, as dlm_lock_inspect() does. Never blocks.
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn dlm_seen_free(seen: *mut dlm_seen) {
 /// `*broken_out` is false. `*fence_out` is a fence above the old holder's, for the receivers of its writes; 0 if nothing
 /// was broken, if fencing is switched off, if another process acquired the lock first, or if the store failed after the
 /// break. In the last two cases the fence of the next grant is above the old holder's. `*recorded_out` says whether the
-/// history of the lock has an entry for the break. If not, the old holder finds its lease lost without being told why.
+/// history of the lock has an entry for the break. If not, the old holder finds its lease lost without a reason.
 /// `recorded_out` may be NULL.
 ///
 /// The old holder may go on working until it renews or releases its lease. That fails with DLM_LEASE_LOST, the reason

@@ -7,7 +7,7 @@ use super::error::dlm_error;
 use super::failure::{Failure, Outcome};
 use super::guard::freeing;
 use super::handles::HandleTable;
-use super::process::{Handle, PerProcess, find, free, keep};
+use super::process::{Handle, PerProcess, find, free, into_handle};
 use super::row::dlm_row;
 use super::status::dlm_status;
 #[cfg(not(feature = "hbase"))]
@@ -72,7 +72,9 @@ pub unsafe extern "C" fn dlm_table_open(
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        answer("table_out", table_out, error_out, || keep(hbase::Table::open(text("table URI", uri)?)?))
+        answer("table_out", table_out, error_out, || {
+            into_handle(hbase::Table::open(text("table URI", uri)?)?)
+        })
     }
 }
 
@@ -121,7 +123,7 @@ pub unsafe extern "C" fn dlm_table_row(
     unsafe {
         answer("row_out", row_out, error_out, || {
             let table = find(table)?;
-            keep(table.row(slice("bytes of the key", key.cast::<u8>(), key_size)?).checked()?)
+            into_handle(table.row(slice("bytes of the key", key.cast::<u8>(), key_size)?).checked()?)
         })
     }
 }

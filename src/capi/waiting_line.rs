@@ -8,7 +8,7 @@ use super::lock::dlm_lock;
 use super::process::find;
 use super::status::dlm_status;
 
-/// Asks the holder of the lock who waits for it. `*known_out` is false if the lock is free, or if the holder hears no notices
+/// Asks the holder of the lock who waits for it. `*known_out` is false if the lock is free, or if the holder has notices off
 /// (the option notices) or does not answer. Then the other outputs are 0.
 ///
 /// `*threads_out` is the number of threads of the holder's process that wait, and `*processes_out` that of other processes,
@@ -38,11 +38,11 @@ pub unsafe extern "C" fn dlm_lock_waiting(
             output("threads_out", threads_out)?;
             output("processes_out", processes_out)?;
             output("longest_ms_out", longest_ms_out)?;
-            if let Some(line) = find(lock)?.waiting()? {
+            if let Some(waiters) = find(lock)?.waiting()? {
                 write(known_out, true);
-                write(threads_out, line.threads.into());
-                write(processes_out, line.processes.len() as u64);
-                write(longest_ms_out, line.longest().map_or(0, millis));
+                write(threads_out, waiters.threads.into());
+                write(processes_out, waiters.processes.len() as u64);
+                write(longest_ms_out, waiters.longest().map_or(0, millis));
             }
             Ok(())
         })

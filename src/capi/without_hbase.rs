@@ -19,12 +19,12 @@ pub(super) struct Column;
 pub(super) struct Family;
 
 pub(super) struct FoundCell {
-    pub(super) place: CellPlace,
+    pub(super) column: ColumnName,
     pub(super) value: Vec<u8>,
     pub(super) written_ms: u64,
 }
 
-pub(super) struct CellPlace {
+pub(super) struct ColumnName {
     pub(super) family: Vec<u8>,
     pub(super) qualifier: Vec<u8>,
 }

@@ -335,7 +335,7 @@ pub(crate) enum Verb {
     ///
     /// Shows the holder and asks. Breaks only the grant that was shown. The lock is free then, and its fence
     /// higher. The old holder may go on working until it renews or releases its lease: only receivers that
-    /// compare fences are safe from it. It is told who broke the lock and why, and so is `dlm history`.
+    /// compare fences are safe from it. Its error says who broke the lock and why, and so does `dlm history`.
     #[command(verbatim_doc_comment, after_help = fleet::AFTER_BREAK)]
     Break(Break),
     /// Print what happened to a lock, the newest last

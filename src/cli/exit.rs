@@ -124,7 +124,7 @@ impl CommandFailure {
             // Standard error may be closed.
             let _ = writeln!(std::io::stderr(), "{}", objects::line(error));
         } else {
-            tell(&self.line);
+            to_stderr(&self.line);
         }
         ExitCode::from(self.status)
     }
@@ -189,7 +189,7 @@ fn status_of(code: Code, unavailable: u8) -> u8 {
 }
 
 /// Writes `dlm: <text>` to standard error as exactly one line. Ignores errors, because standard error may be closed.
-pub(crate) fn tell(text: &str) {
+pub(crate) fn to_stderr(text: &str) {
     let _ = writeln!(std::io::stderr(), "dlm: {}", one_line(&without_leases(text)));
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use dlm::{Fence, HistoryEntry, HistoryKind, Holder, Identity, WaitingLine, WaitingProcess};
+use dlm::{Fence, HistoryEntry, HistoryKind, Holder, Identity, Waiters, WaitingProcess};
 use serde_json::{Value, json};
 
 use crate::cli::args::{Global, HistoryArgs, Why};
@@ -78,9 +78,9 @@ pub(crate) fn why(global: &Global, args: &Why) -> CommandOutcome {
 }
 
 /// Says who waits, by what the holder has answered.
-fn waiting(line: Option<&WaitingLine>) -> Vec<String> {
+fn waiting(line: Option<&Waiters>) -> Vec<String> {
     let Some(line) = line else {
-        return vec!["unknown: the holder hears no notices, or cannot be reached from here".into()];
+        return vec!["unknown: the holder has notices off, or cannot be reached from here".into()];
     };
     let mut lines = Vec::new();
     match line.threads {
@@ -100,7 +100,7 @@ fn waiting(line: Option<&WaitingLine>) -> Vec<String> {
     lines
 }
 
-fn waiting_json(line: &WaitingLine) -> Value {
+fn waiting_json(line: &Waiters) -> Value {
     let process = |process: &WaitingProcess| json!({ "endpoint": process.endpoint.to_string(), "waited_ms": millis(process.waited) });
     json!({
         "threads": line.threads,

@@ -23,7 +23,7 @@ pub(crate) fn latch(global: &Global, action: &LatchAction) -> CommandOutcome {
                 None => latch.create_for(participants),
             };
             created.map_err(|error| CommandFailure::of_latch(&error, false))?;
-            tell(global, || count_json(&latch, count.unwrap_or(participants.len() as i64)), None)
+            output(global, || count_json(&latch, count.unwrap_or(participants.len() as i64)), None)
         }
         LatchVerb::Down { latch, participant, ttl } => {
             let latch = open(global, latch, *ttl)?;
@@ -40,7 +40,7 @@ pub(crate) fn latch(global: &Global, action: &LatchAction) -> CommandOutcome {
                     counted.map_err(|error| CommandFailure::of_latch(&error, participant.is_some()))?
                 }
             };
-            tell(global, || named(&latch, json!({ "counted": counted })), None)
+            output(global, || named(&latch, json!({ "counted": counted })), None)
         }
         LatchVerb::Up { latch, ttl } => {
             let latch = open(global, latch, *ttl)?;
@@ -50,12 +50,12 @@ pub(crate) fn latch(global: &Global, action: &LatchAction) -> CommandOutcome {
                 }
                 _ => CommandFailure::of_latch(&error, false),
             })?;
-            tell(global, || named(&latch, json!({ "counted": true })), None)
+            output(global, || named(&latch, json!({ "counted": true })), None)
         }
         LatchVerb::Count { latch } => {
             let latch = open(global, latch, None)?;
             let count = latch.count()?;
-            tell(global, || count_json(&latch, count), Some(count.to_string()))
+            output(global, || count_json(&latch, count), Some(count.to_string()))
         }
         LatchVerb::Pending { latch } => {
             let latch = open(global, latch, None)?;
@@ -65,7 +65,7 @@ pub(crate) fn latch(global: &Global, action: &LatchAction) -> CommandOutcome {
                 let (pending, arrived) = (&roster.pending, &roster.arrived);
                 named(&latch, json!({ "pending": pending, "arrived": arrived }))
             };
-            tell(global, whole, lines)
+            output(global, whole, lines)
         }
         LatchVerb::Await { latch, timeout, until_created, poll } => {
             await_open(global, latch, *timeout, *until_created, *poll)
@@ -115,7 +115,7 @@ fn await_open(
     };
     let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
     let whole = || named(&latch, json!({ "open": open, "waited_ms": waited_ms }));
-    tell(global, whole, None)?;
+    output(global, whole, None)?;
     if open {
         return Ok(0);
     }
@@ -150,7 +150,7 @@ fn handle(
 }
 
 /// Prints `whole` with --json, otherwise `text` if there is one.
-fn tell(global: &Global, whole: impl Fn() -> Value, text: Option<String>) -> CommandOutcome {
+fn output(global: &Global, whole: impl Fn() -> Value, text: Option<String>) -> CommandOutcome {
     match text {
         _ if global.json => output::show(&output::json(whole()))?,
         Some(text) => output::show(&text)?,

@@ -21,17 +21,17 @@ impl LateLine {
             return None;
         }
         let (goes_on, over) = bounded(0);
-        let tell = move || {
+        let print = move || {
             if over.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
                 return;
             }
             let line = line();
             if over.try_recv() == Err(TryRecvError::Empty) && exit::may_write() {
-                exit::tell(&line);
+                exit::to_stderr(&line);
             }
         };
         // Without a thread there is no line.
-        std::thread::Builder::new().name("dlm-late-line".into()).spawn(tell).ok()?;
+        std::thread::Builder::new().name("dlm-late-line".into()).spawn(print).ok()?;
         Some(LateLine { _goes_on: goes_on })
     }
 }

@@ -11,7 +11,7 @@ use crossbeam_channel::{Sender, bounded};
 use dlm::Deadline;
 use log::{LevelFilter, Log, Metadata, Record};
 
-use crate::cli::exit::{CommandFailure, tell};
+use crate::cli::exit::{CommandFailure, to_stderr};
 
 const VARIABLE: &str = "DLM_LOG";
 
@@ -39,11 +39,11 @@ impl Logger {
             for line in lines {
                 match LOGGER.dropped.swap(0, Ordering::Relaxed) {
                     0 => {}
-                    dropped => tell(&format!(
+                    dropped => to_stderr(&format!(
                         "warning: {dropped} lines were not written, because standard error was blocked"
                     )),
                 }
-                tell(&line);
+                to_stderr(&line);
                 LOGGER.open.fetch_sub(1, Ordering::Release);
             }
         };
@@ -51,7 +51,7 @@ impl Logger {
     }
 
     fn write(&self, line: String) {
-        let Some(sender) = self.lines.get_or_init(Logger::start_thread) else { return tell(&line) };
+        let Some(sender) = self.lines.get_or_init(Logger::start_thread) else { return to_stderr(&line) };
         self.open.fetch_add(1, Ordering::Relaxed);
         if sender.try_send(line).is_err() {
             self.open.fetch_sub(1, Ordering::Relaxed);

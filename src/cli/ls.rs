@@ -31,7 +31,7 @@ pub(crate) fn ls(global: &Global, args: &Ls) -> CommandOutcome {
         }
     }
     if listed == 0 {
-        exit::tell(&silence(&manager, args));
+        exit::to_stderr(&silence(&manager, args));
     }
     Ok(0)
 }

@@ -197,7 +197,7 @@ fn promises(uri: &str, found: &[Diagnostic]) -> Vec<Promise> {
             if kind == Embedded { Verdict::Holds } else { Verdict::Limited },
             match kind {
                 Embedded => "at once if its lease dies with it (dies_with_process, `dlm run`), otherwise at the end of the TTL",
-                _ => "at the end of its TTL: a server cannot tell a dead process from one that it cannot reach",
+                _ => "at the end of its TTL: a server cannot distinguish a dead process from one that it cannot reach",
             }
             .into(),
             match kind {
@@ -211,7 +211,7 @@ fn promises(uri: &str, found: &[Diagnostic]) -> Vec<Promise> {
             "a waiter gets a released lock within milliseconds, in order of arrival",
             if notices { Verdict::Holds } else { Verdict::Limited },
             match notices {
-                true => "processes tell each other (notices)",
+                true => "processes notify each other (notices)",
                 false => "between processes a waiter asks once per `retry`; set notices=udp://ADDRESS",
             }
             .into(),

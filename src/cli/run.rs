@@ -33,7 +33,7 @@ const TERM_AHEAD_MAX: Duration = Duration::from_secs(15);
 const KILL_AHEAD_MAX: Duration = Duration::from_secs(3);
 /// Time between TERM and KILL if the lease is already lost and another holder may have the lock.
 const LOST_GRACE: Duration = Duration::from_millis(500);
-/// Time between TERM and KILL for processes that a command leaves running after it was told to end.
+/// Time between TERM and KILL for processes that a command leaves running after a signal asked it to end.
 const LEFT_GRACE: Duration = Duration::from_secs(5);
 /// A process that KILL does not end within this time hangs in the kernel.
 const KILL_GRACE: Duration = Duration::from_secs(5);
@@ -102,15 +102,15 @@ pub(crate) fn command(
     let mut watch = LeaseWatch::new(command, &held);
     watch.until_over(signals, &changes);
     let hangs = watch.hangs();
-    let LeaseWatch { command, lost, told_to_end, .. } = watch;
+    let LeaseWatch { command, lost, asked_to_end, .. } = watch;
     if hangs {
         leave(held);
         return failed(hanging(lost));
     }
-    let may_run_again = lost.is_some() && !told_to_end;
+    let may_run_again = lost.is_some() && !asked_to_end;
     // A loss that nobody noticed before the command had ended.
     let late = held.leases().iter().find_map(|lease| lease.check().err());
-    let is_whole = lost.is_none() && late.is_none() && !told_to_end;
+    let is_whole = lost.is_none() && late.is_none() && !asked_to_end;
     if is_whole {
         wait_until(signals, not_before);
     }
@@ -250,7 +250,7 @@ struct LeaseWatch<'a> {
     /// Why the lease can no longer be relied on.
     lost: Option<String>,
     /// A signal that asks to end was passed on.
-    told_to_end: bool,
+    asked_to_end: bool,
     /// The processes that the command left running have been sent TERM.
     swept: bool,
     /// When all processes get KILL, and when to give up after that.
@@ -265,7 +265,7 @@ impl<'a> LeaseWatch<'a> {
             held,
             ttl: held.first_to_end().ttl(),
             lost: None,
-            told_to_end: false,
+            asked_to_end: false,
             swept: false,
             kill_at: None,
             give_up_at: None,
@@ -294,7 +294,7 @@ impl<'a> LeaseWatch<'a> {
 
     fn is_over(&self) -> bool {
         let ended = self.command.status().is_some();
-        let must_all_end = self.lost.is_some() || self.told_to_end;
+        let must_all_end = self.lost.is_some() || self.asked_to_end;
         ended && (!must_all_end || !self.command.is_any_alive()) || self.hangs()
     }
 
@@ -336,7 +336,7 @@ impl<'a> LeaseWatch<'a> {
         pause
     }
 
-    /// Tells the command to end, because another holder has the lock or may soon have it.
+    /// Asks the command to end, because another holder has the lock or may soon have it.
     fn lose(&mut self, why: String) {
         let now = Moment::now();
         let left = self.held.ends().since(now).saturating_sub((self.ttl / 10).min(KILL_AHEAD_MAX));
@@ -358,7 +358,7 @@ impl<'a> LeaseWatch<'a> {
             return;
         }
         self.command.signal(number);
-        self.told_to_end |= signal.is_ending();
+        self.asked_to_end |= signal.is_ending();
         if number == Signal::HUP {
             // As the kernel does for those whose terminal is closed: a stopped process could not end.
             self.command.signal(Signal::CONT);

@@ -6,7 +6,7 @@ use std::io::IsTerminal as _;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use dlm::{Fence, Holder, ListedLock, LockManager, WaitingLine};
+use dlm::{Fence, Holder, ListedLock, LockManager, Waiters};
 use serde_json::json;
 
 use crate::cli::args::{Global, Top};
@@ -69,7 +69,7 @@ struct ShownLock {
     lock: ListedLock,
     hand_overs: u64,
     /// `None` if the holder does not answer.
-    waiting: Option<WaitingLine>,
+    waiting: Option<Waiters>,
 }
 
 impl ShownLock {
@@ -231,7 +231,7 @@ fn screen_json(screen: &Screen) -> String {
 }
 
 /// Returns how many wait: threads of the holder's process, and other processes.
-fn waiting_count(line: &WaitingLine) -> u64 {
+fn waiting_count(line: &Waiters) -> u64 {
     u64::from(line.threads) + line.processes.len() as u64
 }
 

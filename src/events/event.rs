@@ -1,4 +1,4 @@
-//! Events: what happens to locks and leases, told to code of the program.
+//! Events: what happens to locks and leases, reported to code of the program.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::names::fence::Fence;
 use crate::names::lease_state::LostReason;
 use crate::names::lock_name::LockName;
 
-/// Code of the program that is told each [`Event`] of a manager. Set by
+/// Code of the program that receives each [`Event`] of a manager. Set by
 /// [`Builder::event_sink`](crate::Builder::event_sink).
 ///
 /// * **Threads**: a sink is called on the thread on which the event happened: a thread of the program, or one of the
@@ -75,7 +75,7 @@ pub enum StartedWork<'a> {
 /// Work under way, as a sink sees it. Returned by [`EventSink::on_start`], and ended or dropped on the same thread. It is
 /// dropped without an end if the work has no event.
 pub trait EventSpan {
-    /// Called after the sinks were told of the event that ends the work.
+    /// Called after the event that ends the work was reported.
     fn end(self: Box<Self>, event: &Event<'_>);
 }
 
@@ -99,7 +99,7 @@ pub enum Event<'a> {
         /// How long the caller waited: zero if it was to try once.
         waited: Duration,
     },
-    /// An acquisition ended without the lock. Not told for calls that fail before they ask, such as for an argument that
+    /// An acquisition ended without the lock. Not reported for calls that fail before they ask, such as for an argument that
     /// is not allowed.
     #[non_exhaustive]
     Unavailable {

@@ -1,4 +1,4 @@
-//! What sinks are told: metrics, history, tracing; and the store that reports its calls to them.
+//! What sinks receive: metrics, history, tracing; and the store that reports its calls to them.
 
 pub(crate) mod event;
 pub(crate) mod history_writer;

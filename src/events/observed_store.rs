@@ -1,6 +1,6 @@
-//! A store whose calls are told as events. No store knows of it.
+//! A store whose calls are reported as events. No store knows of it.
 //!
-//! The session puts it around its store. A call that is made while a lease is locked is recorded, and told once the lease is
+//! The session puts it around its store. A call that is made while a lease is locked is recorded, and reported once the lease is
 //! unlocked: see [`ObservedStore::recording`].
 
 use std::fmt;
@@ -31,7 +31,7 @@ use crate::store::{
 pub(crate) struct ObservedStore {
     store: Arc<dyn LockStore>,
     events: Arc<EventSinks>,
-    /// What is told later. `None`: it is told at once.
+    /// What is reported later. `None`: it is reported at once.
     recorded: Option<Mutex<Vec<RecordedCall>>>,
 }
 
@@ -47,16 +47,16 @@ impl ObservedStore {
         ObservedStore { store, events, recorded: None }
     }
 
-    /// Makes a store for calls under a lock of the library. [`tell_recorded`](ObservedStore::tell_recorded) tells of them.
+    /// Makes a store for calls under a lock of the library. [`report_recorded`](ObservedStore::report_recorded) reports them.
     pub(crate) fn recording(store: Arc<dyn LockStore>, events: Arc<EventSinks>) -> ObservedStore {
         ObservedStore { store, events, recorded: Some(Mutex::default()) }
     }
 
     /// `open` ends with the first call.
-    pub(crate) fn tell_recorded(mut self, mut open: OpenSpans) {
+    pub(crate) fn report_recorded(mut self, mut open: OpenSpans) {
         let recorded = self.recorded.as_mut().map(|recorded| std::mem::take(recorded.get_mut()));
         for RecordedCall { call, lock, ended } in recorded.unwrap_or_default() {
-            tell(&self.events, call, lock.as_ref(), ended, std::mem::take(&mut open));
+            report(&self.events, call, lock.as_ref(), ended, std::mem::take(&mut open));
         }
     }
 
@@ -81,9 +81,9 @@ impl ObservedStore {
         let answer = catch_unwind(AssertUnwindSafe(|| run(&*self.store)));
         let took = Moment::now().since(began);
         let outcome = answer.as_ref().map_or(StoreOutcome::Failed(Code::Panic), outcome);
-        self.told(call, lock, Some((outcome, took)), open);
+        self.report(call, lock, Some((outcome, took)), open);
         if outcome == StoreOutcome::Failed(Code::InDoubt) && lock.is_some() {
-            self.told(call, lock, None, OpenSpans::default());
+            self.report(call, lock, None, OpenSpans::default());
         }
         answer.unwrap_or_else(|panic| resume_unwind(panic))
     }
@@ -133,14 +133,14 @@ impl ObservedStore {
             |_| acquire(doubtful),
             |answer| outcome(answer, of_acquired),
         );
-        let told = answer.as_ref().is_err_and(Error::is_in_doubt);
-        if self.events.are_open() && doubtful.len() > before && !told {
-            self.told(StoreCall::Acquire, Some(name), None, OpenSpans::default());
+        let is_reported = answer.as_ref().is_err_and(Error::is_in_doubt);
+        if self.events.are_open() && doubtful.len() > before && !is_reported {
+            self.report(StoreCall::Acquire, Some(name), None, OpenSpans::default());
         }
         answer
     }
 
-    fn told(
+    fn report(
         &self,
         call: StoreCall,
         lock: Option<&LockName>,
@@ -149,12 +149,12 @@ impl ObservedStore {
     ) {
         match &self.recorded {
             Some(recorded) => recorded.lock().push(RecordedCall { call, lock: lock.cloned(), ended }),
-            None => tell(&self.events, call, lock, ended, open),
+            None => report(&self.events, call, lock, ended, open),
         }
     }
 }
 
-fn tell(
+fn report(
     events: &EventSinks,
     call: StoreCall,
     lock: Option<&LockName>,
@@ -163,7 +163,7 @@ fn tell(
 ) {
     match (ended, lock) {
         (Some((outcome, took)), _) => events.tell_end(&Event::StoreCall { call, lock, outcome, took }, open),
-        (None, Some(lock)) => events.tell(&Event::InDoubt { lock, call }),
+        (None, Some(lock)) => events.report(&Event::InDoubt { lock, call }),
         (None, None) => {}
     }
 }
@@ -240,7 +240,7 @@ impl LockStore for ObservedStore {
         self.observe_plain(StoreCall::Initialize, None, |store| store.initialize(by))
     }
 
-    /// Not told: the call that follows is.
+    /// Not reported: the call that follows is.
     fn greet(&self, by: Deadline) -> Result<()> {
         self.store.greet(by)
     }
@@ -291,7 +291,7 @@ impl LockStore for ObservedStore {
         };
         let tally = self.observe(StoreCall::RenewMany, None, renew, RenewalTally::outcome);
         for renewal in tally.in_doubt.iter().filter_map(|index| renewals.get(*index)) {
-            self.told(StoreCall::RenewMany, Some(renewal.name), None, OpenSpans::default());
+            self.report(StoreCall::RenewMany, Some(renewal.name), None, OpenSpans::default());
         }
     }
 
@@ -306,7 +306,7 @@ impl LockStore for ObservedStore {
         self.observe_plain(StoreCall::Holder, Some(name), |store| store.holder(name, by))
     }
 
-    /// A store that reads locks one by one reports none. That is not told.
+    /// A store that reads locks one by one reports none. That is no event.
     fn holders(&self, names: &[LockName], by: Deadline, report: &mut dyn FnMut(usize, Option<Holder>)) {
         if !self.events.are_open() {
             return self.store.holders(names, by, report);
@@ -319,7 +319,7 @@ impl LockStore for ObservedStore {
         });
         if reported > 0 {
             let took = Moment::now().since(began);
-            self.told(StoreCall::Holders, None, Some((StoreOutcome::Ok, took)), open);
+            self.report(StoreCall::Holders, None, Some((StoreOutcome::Ok, took)), open);
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::events::event::{Event, EventSink, EventSpan, StartedWork};
 
-/// The sinks of one manager. Nothing of the library may be locked when an event is told.
+/// The sinks of one manager. Nothing of the library may be locked when an event is reported.
 #[derive(Clone, Default)]
 pub(crate) struct EventSinks {
     sinks: Vec<Arc<dyn EventSink>>,
@@ -24,27 +24,27 @@ impl EventSinks {
         let _ = self.late.set(sink);
     }
 
-    /// Whether anybody is told. Ask it before reading a clock for an event.
+    /// Whether there is a sink. Ask it before reading a clock for an event.
     #[inline]
     pub(crate) fn are_open(&self) -> bool {
         !self.sinks.is_empty() || self.late.get().is_some()
     }
 
-    pub(crate) fn tell(&self, event: &Event<'_>) {
+    pub(crate) fn report(&self, event: &Event<'_>) {
         for sink in self.sinks.iter().chain(self.late.get()) {
             catch(|| sink.on_event(event));
         }
     }
 
-    /// Tells that work begins in this thread.
+    /// Reports that work begins in this thread.
     pub(crate) fn start(&self, work: &StartedWork<'_>) -> OpenSpans {
         let sinks = self.sinks.iter().chain(self.late.get());
         OpenSpans { spans: sinks.filter_map(|sink| catch(|| sink.on_start(work)).flatten()).collect() }
     }
 
-    /// Tells an event that ends the work of these spans.
+    /// Reports an event that ends the work of these spans.
     pub(crate) fn tell_end(&self, event: &Event<'_>, mut open: OpenSpans) {
-        self.tell(event);
+        self.report(event);
         while let Some(span) = open.spans.pop() {
             catch(|| span.end(event));
         }

@@ -3,14 +3,14 @@
 //! | step | where | what it adds |
 //! |---|---|---|
 //! | 1 | [`once`], [`wait`]; [`pending`](crate::handles::pending) for waiters without a thread | a caller asks once, or until its wait is over |
-//! | 2 | [`Queue::wait`](crate::wait::queue::Queue::wait) | of all waiters of this process for the lock, one asks the store; when it asks: the retry interval, a local release, a notice of another process, the turn of others |
+//! | 2 | [`LocalQueues::wait`](crate::wait::local_queues::LocalQueues::wait) | of all waiters of this process for the lock, one asks the store; when it asks: the retry interval, a local release, a notice of another process, the turn of others |
 //! | 3 | [`ask`] | reads a lock that was held a moment ago before it asks for it |
 //! | 4 | [`attempt`] | takes a lock again that stayed with this process ([`linger`](crate::lease::linger)), or sends one request |
 //! | 5 | [`LockStore::acquire`](crate::store::LockStore::acquire) | the request: granted, refused with the holder, failed, or in doubt. `store::remote` has the protocol of the stores over a network |
 //! | 6 | [`granted`] | the lease: how long it lasts here; `close` and the keeper know it |
 //!
 //! A renewal and a release go the other way: [`Lease`] calls [`HeldLock`](crate::lease::held_lock), which calls the store; the
-//! session then tells the queue that the lock is free.
+//! session then wakes the queue.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::runtime::time::{Deadline, Moment};
 use crate::session::Session;
 use crate::settings::config::checked_ttl;
 use crate::store::{Acquired, Attempt, Grant};
-use crate::wait::queue::{Answer, Ask, Ended, Terms};
+use crate::wait::local_queues::{Answer, Ask, Ended, Terms};
 
 /// Asks the store once, for a caller that does not wait.
 pub(crate) fn once(session: &Arc<Session>, name: &LockName, ttl: Duration) -> Result<Lease> {
@@ -45,7 +45,7 @@ pub(crate) fn once(session: &Arc<Session>, name: &LockName, ttl: Duration) -> Re
         }
         Err(error) => Err(error),
     };
-    tell(session, name, &answer, || Duration::ZERO, open);
+    report_acquire(session, name, &answer, || Duration::ZERO, open);
     answer
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn wait(session: &Arc<Session>, name: &LockName, terms: &AcquireTerms
     let open = start(session, name);
     let got = session
         .queue
-        .wait(name, &terms.of_queue(), |how| ask(session, name, how, terms, || session.look(name)));
+        .wait(name, &terms.of_queue(), |how| ask(session, name, how, terms, || session.read_holder(name)));
     let waited = terms.waited();
     let answer = match got {
         Ok(lease) if !terms.cancel.as_ref().is_some_and(CancelToken::is_cancelled) => {
@@ -67,7 +67,7 @@ pub(crate) fn wait(session: &Arc<Session>, name: &LockName, terms: &AcquireTerms
         Err(Ended::Unavailable(holder)) => Err(unavailable(name, holder.map(|holder| *holder), waited)),
         Err(Ended::Failed(error)) => Err(error),
     };
-    tell(session, name, &answer, || waited, open);
+    report_acquire(session, name, &answer, || waited, open);
     answer
 }
 
@@ -79,7 +79,7 @@ pub(crate) fn ask(
     terms: &AcquireTerms,
     look: impl FnOnce() -> Result<Option<Holder>>,
 ) -> Result<Answer<Lease>> {
-    if ask == Ask::Look
+    if ask == Ask::Read
         && !session.stays(name)
         && let Some(holder) = look()?
     {
@@ -108,8 +108,9 @@ fn attempt(
     let asked = session.settings.asked_ttl(ttl);
     let mut doubtful = Vec::new();
     let notices = session.queue.notices().for_grant();
-    let told = notices.map(|notices| Identity { notices: Some(notices), ..session.identity.clone() });
-    let attempt = Attempt { name, ttl: asked, identity: told.as_ref().unwrap_or(&session.identity), by };
+    let with_notices = notices.map(|notices| Identity { notices: Some(notices), ..session.identity.clone() });
+    let attempt =
+        Attempt { name, ttl: asked, identity: with_notices.as_ref().unwrap_or(&session.identity), by };
     let answer = match (until_death, &session.linger) {
         (true, _) => session.liveness()?.acquire_until_death(attempt, &mut doubtful),
         (false, Some(linger)) => {
@@ -233,7 +234,7 @@ impl AcquireTerms {
     }
 }
 
-/// Tells the event sinks that the thread begins to acquire the lock.
+/// Reports to the event sinks that the thread begins to acquire the lock.
 pub(crate) fn start(session: &Session, name: &LockName) -> OpenSpans {
     match session.events.are_open() {
         true => session.events.start(&StartedWork::Acquire { lock: name }),
@@ -241,8 +242,8 @@ pub(crate) fn start(session: &Session, name: &LockName) -> OpenSpans {
     }
 }
 
-/// Tells the event sinks how an acquisition has ended. Nothing of the library may be locked.
-pub(crate) fn tell(
+/// Reports to the event sinks how an acquisition has ended. Nothing of the library may be locked.
+pub(crate) fn report_acquire(
     session: &Session,
     name: &LockName,
     answer: &Result<Lease>,

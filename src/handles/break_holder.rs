@@ -12,7 +12,7 @@
 //! two steps, the lock is held by the old holder or free, and nothing else is left behind.
 //!
 //! If the holder had gone before the second step, entries take the first ones back. If the second step is in doubt, the
-//! first entries stay. A holder that was not broken then, and loses its lease later, is told of that break all the same.
+//! first entries stay. A holder that was not broken then, and loses its lease later, receives that break all the same.
 
 use std::fmt;
 use std::sync::Arc;
@@ -117,7 +117,7 @@ fn break_holder(
     let holder = seen.holder.as_ref().ok_or_else(|| refused("a lock that was held when it was inspected"))?;
     let Some(record) = &seen.seen else {
         return Err(refused(
-            "a lock whose record can be told from that of a later holder. This one has no owner token, so it is not of this \
+            "a lock whose record can be distinguished from that of a later holder. This one has no owner token, so it is not of this \
              library, and its store has no time of the write to compare (use hbase:// instead of hbase+thrift://)",
         ));
     };
@@ -132,7 +132,7 @@ fn break_holder(
         grant,
         ..HistoryEntry::now(HistoryKind::Broken, &session.identity)
     };
-    let (is_told, is_recorded) = record_break(session, name, grant, &entry);
+    let (is_in_grant, is_recorded) = record_break(session, name, grant, &entry);
     let by = Deadline::after(session.settings.timeout);
     let released = match record {
         SeenRecord::Ours(owner_record) => session.store.release_broken(name, owner_record, by),
@@ -143,7 +143,7 @@ fn break_holder(
         Ok(Released::NotOurs) => true,
         Err(error) => !error.is_in_doubt(),
     };
-    if has_gone && (is_told || is_recorded) {
+    if has_gone && (is_in_grant || is_recorded) {
         let kind = HistoryKind::NotBroken;
         let back = HistoryEntry::now(kind, &session.identity);
         record_break(session, name, grant, &HistoryEntry { text: entry.text, takes_back: entry.id, ..back });
@@ -189,8 +189,8 @@ fn raise_fence(session: &Session, name: &LockName, reason: &str) -> Option<Fence
 /// Adds an entry to those of the grant, where its holder finds it, and to the history of the lock, which later entries push
 /// it out of. Returns whether each was confirmed. No holder asks for a grant without a number.
 fn record_break(session: &Session, name: &LockName, grant: u64, entry: &HistoryEntry) -> (bool, bool) {
-    let is_told = grant != 0 && record_entry(session, HistoryOf::Grant(name, grant), entry);
-    (is_told, record_entry(session, HistoryOf::Lock(name), entry))
+    let is_in_grant = grant != 0 && record_entry(session, HistoryOf::Grant(name, grant), entry);
+    (is_in_grant, record_entry(session, HistoryOf::Lock(name), entry))
 }
 
 /// Returns `false` if the store keeps no histories, or did not confirm it.

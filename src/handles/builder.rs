@@ -175,14 +175,14 @@ impl Builder {
         self
     }
 
-    /// Sets where this process hears notices: other processes that release a lock tell it at once that it may ask for it,
+    /// Sets where this process receives notices: other processes that release a lock notify it at once that it may ask for it,
     /// so that it need not wait for the end of its retry interval. Notices change when a process asks the store, never
     /// who holds a lock. See `docs/notices.md`.
     ///
-    /// | value | notices are heard |
+    /// | value | notices are received |
     /// |---|---|
     /// | `local` (default) | in the directory of the store, by the processes of this machine; other stores have none |
-    /// | `off` | nowhere, and nobody is told |
+    /// | `off` | nowhere, and none are sent |
     /// | `udp://ADDRESS[:PORT]` | at this UDP address, which the other processes must reach; any free port by default |
     ///
     /// UDP is for networks whose hosts are trusted: whoever can read the records of the store can make waiters ask it
@@ -192,7 +192,7 @@ impl Builder {
         self
     }
 
-    /// Sets whether all processes that use the locks hear notices. If so, nobody depends on finding a lock free by
+    /// Sets whether all processes that use the locks receive notices. If so, nobody depends on finding a lock free by
     /// polling, and processes that pass a lock on do not leave it free now and then. Default: `false`. With `true`, a process
     /// without notices, such as a Java service, may wait for as long as others want the lock.
     pub fn notices_all(mut self, all: bool) -> Builder {
@@ -213,7 +213,7 @@ impl Builder {
         self
     }
 
-    /// Adds code of the program that is told what happens to the locks and leases of this manager: see [`EventSink`]. May
+    /// Adds code of the program that receives what happens to the locks and leases of this manager: see [`EventSink`]. May
     /// be called several times; the sinks are called in this order.
     pub fn event_sink(mut self, sink: Arc<dyn EventSink>) -> Builder {
         self.events.push(sink);
@@ -372,10 +372,10 @@ mod tests {
                 "notices_all" => "true",
                 _ => "7s",
             };
-            let heard = settings(option.key, changed).unwrap() != unset;
+            let has_changed = settings(option.key, changed).unwrap() != unset;
             // `client` is set by the builder, which overrides the option. `strict` is no setting of the manager:
             // `open` uses it.
-            assert!(heard || ["client", "strict"].contains(&option.key), "{}", option.key);
+            assert!(has_changed || ["client", "strict"].contains(&option.key), "{}", option.key);
         }
     }
 }

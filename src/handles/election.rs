@@ -62,12 +62,12 @@ pub struct Leadership {
     lease: Lease,
 }
 
-/// Tells who leads, and each change. Made by [`Election::observe`].
+/// Reports the leader, and each change. Made by [`Election::observe`].
 #[derive(Debug)]
 pub struct Observer {
     election: Election,
     /// What the last call returned.
-    told: Option<Option<Term>>,
+    reported: Option<Option<Term>>,
     /// When to read the store next.
     next_read: Moment,
     cancel: Option<CancelToken>,
@@ -154,15 +154,15 @@ impl Election {
         Ok(found.holder.map(|holder| Leader { holder, fence: found.fence }))
     }
 
-    /// Returns an observer, which tells who leads and each change. No I/O and no thread.
+    /// Returns an observer, which reports the leader and each change. No I/O and no thread.
     pub fn observe(&self) -> Observer {
-        Observer { election: self.clone(), told: None, next_read: Moment::OVER, cancel: None }
+        Observer { election: self.clone(), reported: None, next_read: Moment::OVER, cancel: None }
     }
 
-    /// Returns an observer that has told of this term already.
+    /// Returns an observer that has reported this term already.
     #[cfg(feature = "capi")]
-    pub(crate) fn observe_after(&self, told: Option<Term>) -> Observer {
-        Observer { told: Some(told), ..self.observe() }
+    pub(crate) fn observe_after(&self, reported: Option<Term>) -> Observer {
+        Observer { reported: Some(reported), ..self.observe() }
     }
 }
 
@@ -183,7 +183,7 @@ impl Observer {
     /// leads.
     ///
     /// Reads the store once per retry interval, and when the lease of the leader would end. Changes between two reads are
-    /// told as one. Blocks until the wait is over, and for a read under way.
+    /// reported as one. Blocks until the wait is over, and for a read under way.
     ///
     /// # Errors
     /// Those of [`Election::leader`]; the next call reads again. [`Code::Cancelled`].
@@ -195,7 +195,7 @@ impl Observer {
         }))
     }
 
-    /// Returns what has changed, as the store tells it.
+    /// Returns what has changed, as the store reports it.
     pub(crate) fn wait_for(&mut self, wait: Duration) -> Result<Option<Inspection>> {
         let (began, by) = (Moment::now(), Deadline::after(wait));
         loop {
@@ -220,8 +220,8 @@ impl Observer {
                 self.next_read = self.next_read.min(Moment::now().after(left.max(interval / 20)));
             }
             let term = holder.map(|holder| (found.fence, holder.identity.clone()));
-            if self.told.as_ref() != Some(&term) {
-                self.told = Some(term);
+            if self.reported.as_ref() != Some(&term) {
+                self.reported = Some(term);
                 return Ok(Some(found));
             }
         }
@@ -238,7 +238,7 @@ impl Leadership {
         self.lease.guard()
     }
 
-    /// Returns the state of the lease. [`LeaseState::AtRisk`] tells early that the term may end. No I/O.
+    /// Returns the state of the lease. [`LeaseState::AtRisk`] warns early that the term may end. No I/O.
     pub fn state(&self) -> LeaseState {
         self.lease.state()
     }
@@ -288,16 +288,16 @@ impl fmt::Debug for Leadership {
 fn pause(pause: Duration, cancel: Option<&CancelToken>) {
     let Some(cancel) = cancel else { return sleep(pause) };
     let by = Deadline::after(pause);
-    let told = Arc::new((Mutex::new(()), Condvar::new()));
+    let woken = Arc::new((Mutex::new(()), Condvar::new()));
     let _registration = cancel.on_cancel({
-        let told = Arc::clone(&told);
+        let woken = Arc::clone(&woken);
         Arc::new(move || {
-            let _state = told.0.lock();
-            told.1.notify_one();
+            let _state = woken.0.lock();
+            woken.1.notify_one();
         })
     });
-    let mut state = told.0.lock();
+    let mut state = woken.0.lock();
     while !cancel.is_cancelled() && !by.passed() {
-        told.1.wait_for(&mut state, by.remaining());
+        woken.1.wait_for(&mut state, by.remaining());
     }
 }

@@ -19,7 +19,7 @@ use crate::store::{LatchStore, NewLatch, Roster, Step, Stepped, check_participan
 /// Highest initial count of a latch: the Java library keeps counts as 32-bit integers.
 const COUNT_MAX: i64 = i32::MAX as i64;
 
-/// Longest time that a count-down spends on finding out whom to tell that the latch is open.
+/// Longest time that a count-down spends on finding the processes to notify that the latch is open.
 const TELLING: Duration = Duration::from_secs(1);
 
 /// The direction in which the count of a latch may change.
@@ -197,13 +197,13 @@ impl Latch {
     pub fn count(&self) -> Result<i64> {
         let store = self.store()?;
         let mut counts =
-            store.counts(&[(&self.name, self.level)], self.by()).map_err(self.told("reading"))?;
-        let count = counts.pop().unwrap_or(Ok(None)).map_err(self.told("reading"))?;
+            store.counts(&[(&self.name, self.level)], self.by()).map_err(self.context("reading"))?;
+        let count = counts.pop().unwrap_or(Ok(None)).map_err(self.context("reading"))?;
         count.ok_or_else(|| Error::NotFound { name: self.name.to_string() })
     }
 
     /// Counts the count of this farm down by one, exactly once even if replies are lost. The TTL of the latch
-    /// starts again. Blocks for one call to the store. With notices, a call that opens the latch also reads whom to tell,
+    /// starts again. Blocks for one call to the store. With notices, a call that opens the latch also reads which processes to notify,
     /// for at most 1 s.
     ///
     /// # Errors
@@ -259,7 +259,7 @@ impl Latch {
     /// # Errors
     /// Those of [`pending`](Latch::pending).
     pub fn roster(&self) -> Result<Roster> {
-        self.store()?.roster(&self.name, self.by()).map_err(self.told("reading"))
+        self.store()?.roster(&self.name, self.by()).map_err(self.context("reading"))
     }
 
     /// Waits until the latch is open, with no time limit. Returns at once if it is open.
@@ -323,7 +323,7 @@ impl Latch {
             return Err(Error::invalid("count", count.to_string(), format!("0 to {COUNT_MAX}")));
         }
         let new = NewLatch { name: &self.name, count, roster, ttl: self.ttl, by: self.by() };
-        self.store()?.create_latch(&new).map_err(self.told("creating"))
+        self.store()?.create_latch(&new).map_err(self.context("creating"))
     }
 
     fn made(&self, made: bool) -> Result<()> {
@@ -343,10 +343,10 @@ impl Latch {
         if add < 0 && matches!(stepped, Ok(Stepped::Counted(count)) if count.is_none_or(|count| count <= 0)) {
             self.tell_others(store);
         }
-        stepped.map_err(self.told("counting"))
+        stepped.map_err(self.context("counting"))
     }
 
-    /// Tells the other processes that wait for the latch that this one has probably opened it. Without notices, or if the
+    /// Notifies the other processes that wait for the latch that this one has probably opened it. Without notices, or if the
     /// store does not answer soon, they find out by polling.
     fn tell_others(&self, store: &dyn LatchStore) {
         let notices = self.session.queue.notices();
@@ -370,7 +370,7 @@ impl Latch {
     }
 
     /// Adds the name of the latch to errors that do not have it.
-    fn told(&self, doing: &'static str) -> impl Fn(Error) -> Error {
+    fn context(&self, doing: &'static str) -> impl Fn(Error) -> Error {
         move |error| match error.code() {
             Code::NotFound | Code::InvalidArgument => error,
             _ => error.context(format!("{doing} latch {}", self.name)),
@@ -446,14 +446,14 @@ impl LatchWatch {
             if how.cancel.as_ref().is_some_and(CancelToken::is_cancelled) {
                 return Err(Error::Cancelled { waited });
             }
-            let looked = seen.looks >= self.subscription.first_look;
+            let has_read = seen.looks >= self.subscription.first_look;
             let over = now >= by;
             // Even a shorter wait waits for the first read, for as long as a call to the store may take.
             let patience = self.began.after(self.session.settings.timeout);
-            if over && (looked || now >= patience) {
-                let trouble = seen.trouble.clone();
+            if over && (has_read || now >= patience) {
+                let failure = seen.failure.clone();
                 drop(seen);
-                return self.not_open(waited, looked, trouble);
+                return self.not_open(waited, has_read, failure);
             }
             let until = if over { patience } else { by };
             seen.overdue += usize::from(over);
@@ -463,14 +463,14 @@ impl LatchWatch {
     }
 
     /// Result of a wait that has timed out: `false` only if a read has shown that the latch is not open.
-    fn not_open(&self, waited: Duration, looked: bool, trouble: Option<Arc<Error>>) -> Result<bool> {
+    fn not_open(&self, waited: Duration, has_read: bool, failure: Option<Arc<Error>>) -> Result<bool> {
         let doing =
             || format!("awaiting latch {} for {:.3} s", self.subscription.watch.key.0, waited.as_secs_f64());
         // The last read of this latch may have succeeded, and the next one be late because the store stopped
         // serving.
-        match trouble.or_else(|| self.session.poller.trouble()) {
+        match failure.or_else(|| self.session.poller.failure()) {
             Some(source) => Err(Error::Context { doing: doing(), source }),
-            None if looked => Ok(false),
+            None if has_read => Ok(false),
             None => Err(Error::RetriesExhausted {
                 store: self.session.store.describe(),
                 what: format!("no reply to the first read, {}", doing()),

@@ -71,7 +71,7 @@ impl Lease {
         session.usable().map(|()| lease)
     }
 
-    /// Tells the event sinks that the caller gets the lease.
+    /// Reports to the event sinks that the caller gets the lease.
     pub(crate) fn tell_acquired(&self, waited: impl FnOnce() -> Duration, open: OpenSpans) {
         self.events().acquired(waited, open);
     }
@@ -138,7 +138,7 @@ impl Lease {
     ///   `clone`. A child that shares its parent's memory (`vfork`) is not detected.
     pub fn check(&self) -> Result<()> {
         self.session.not_forked()?;
-        self.lock.check().inspect_err(|_| self.events().look())
+        self.lock.check().inspect_err(|_| self.events().report_state())
     }
 
     /// Returns the fence for the next write, if the lease has not expired. It is [`check`](Lease::check) and
@@ -319,14 +319,14 @@ impl Lease {
     /// longer by this manager.
     ///
     /// No I/O, except for a lease that [dies with the process](crate::AcquireOptions::dies_with_process). From then on it
-    /// does not: first the store is told so. Blocks for that one call to the store. If it fails, there is no token and the
+    /// does not: first the store records so. Blocks for that one call to the store. If it fails, there is no token and the
     /// lease is dropped.
     ///
     /// Waits for a renewal or release under way, for two seconds at most.
     ///
     /// # Errors
     /// [`Code::LeaseLost`] if the lease was released or found lost; [`Code::RetriesExhausted`] if another call is still
-    /// under way after two seconds; [`Code::Closed`], [`Code::Forked`]. If the store has to be told, also those of a store
+    /// under way after two seconds; [`Code::Closed`], [`Code::Forked`]. If the store has to record it, also those of a store
     /// that does not serve.
     pub fn into_token(self) -> Result<LeaseToken> {
         let waits = Deadline::after(DROP_TIMEOUT);

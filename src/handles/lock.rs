@@ -14,7 +14,7 @@ use crate::names::history_entry::HistoryEntry;
 #[cfg(feature = "capi")]
 use crate::names::holder::Holder;
 use crate::names::lock_name::{Level, LockName, Mode};
-use crate::names::waiting_line::WaitingLine;
+use crate::names::waiters::Waiters;
 use crate::runtime::time::Deadline;
 use crate::session::Session;
 use crate::settings::config::checked_ttl;
@@ -185,7 +185,7 @@ impl Lock {
         Ok(Seen::new(&self.session, &self.name, self.inspect()?))
     }
 
-    /// Asks the holder of the lock who waits for it. `None` if the lock is free, or if the holder hears no
+    /// Asks the holder of the lock who waits for it. `None` if the lock is free, or if the holder has no
     /// [notices](crate::Builder::notices) or does not answer. This process needs no notices, but an address that the holder
     /// can reach. Only a hint: processes without notices wait unseen, and a datagram can be forged. Blocks for one or two
     /// reads of the store and 200 ms at most for the answer. See [`LockManager::waiting`](crate::LockManager::waiting) for
@@ -193,7 +193,7 @@ impl Lock {
     ///
     /// # Errors
     /// Those of [`inspect`](Lock::inspect).
-    pub fn waiting(&self) -> Result<Option<WaitingLine>> {
+    pub fn waiting(&self) -> Result<Option<Waiters>> {
         let holder = self.inspect()?.holder;
         Ok(self.session.waiting(holder.as_slice()).pop().flatten())
     }

@@ -18,7 +18,7 @@ use crate::lease::token::LeaseToken;
 use crate::names::diagnostic::{Diagnostic, Severity};
 use crate::names::holder::Holder;
 use crate::names::lock_name::{Level, LockName};
-use crate::names::waiting_line::WaitingLine;
+use crate::names::waiters::Waiters;
 use crate::runtime::time::Deadline;
 use crate::session::Session;
 #[cfg(any(feature = "capi", test))]
@@ -64,7 +64,7 @@ pub struct Stats {
     pub fences_seeded: u64,
     /// Notices that were sent. They may be lost on the way.
     pub notices_sent: u64,
-    /// Notices that could not be sent: their receiver has ended, or hears too many.
+    /// Notices that could not be sent: their receiver has ended, or gets too many.
     pub notices_unsent: u64,
     /// Datagrams that quoted nothing of this manager, and were ignored.
     pub notices_ignored: u64,
@@ -265,7 +265,7 @@ impl LockManager {
     ///
     /// # Errors
     /// [`Code::Closed`](crate::Code::Closed), [`Code::Forked`](crate::Code::Forked).
-    pub fn waiting(&self, holders: &[Holder]) -> Result<Vec<Option<WaitingLine>>> {
+    pub fn waiting(&self, holders: &[Holder]) -> Result<Vec<Option<Waiters>>> {
         self.session.usable()?;
         Ok(self.session.waiting(holders))
     }

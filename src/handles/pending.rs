@@ -20,7 +20,7 @@ use crate::runtime::timerfd::Timerfd;
 use crate::session::Session;
 use crate::wait::asking::{AskKind, Inquiry, InquiryNumber, NextStep, Served};
 use crate::wait::completions::Completions;
-use crate::wait::queue::{Answer, Ask, Ended, Queue, QueueStep, QueueTicket, Terms};
+use crate::wait::local_queues::{Answer, Ask, Ended, LocalQueues, QueueStep, QueueTicket, Terms};
 
 /// An acquisition under way, from [`Lock::start`](crate::Lock::start). It waits in the same queue as the threads that block in
 /// [`Lock::acquire`](crate::Lock::acquire), in the order of arrival, and costs no thread.
@@ -54,15 +54,15 @@ struct PendingShared {
 
 struct PendingState {
     /// `None` once it has finished.
-    ticket: Option<QueueTicket<Arc<Queue>>>,
+    ticket: Option<QueueTicket<Arc<LocalQueues>>>,
     outcome: PendingOutcome,
     /// Whether it has asked the store before: even a wait of zero asks once.
     has_asked: bool,
     is_asking: bool,
     /// The number of local releases when the lock began to be read together with others.
     read_at: u64,
-    /// Whether the event sinks need not be told of an error: they were told of a grant, or nothing was asked.
-    is_told: bool,
+    /// Whether no error needs to be reported to the event sinks: a grant was reported, or nothing was asked.
+    is_reported: bool,
     /// Whether the manager's threads know it.
     is_added: bool,
     /// Whether the first request is the caller's, and has not been sent.
@@ -132,7 +132,7 @@ impl Pending {
             has_asked: false,
             is_asking: false,
             read_at: 0,
-            is_told: false,
+            is_reported: false,
             is_added: false,
             #[cfg(feature = "capi")]
             is_callers: false,
@@ -152,7 +152,7 @@ impl Pending {
             FirstAsk::Caller => pending.shared.leave_to_caller(),
         };
         if !is_callers {
-            pending.shared.add().inspect_err(|_| pending.shared.state.lock().is_told = true)?;
+            pending.shared.add().inspect_err(|_| pending.shared.state.lock().is_reported = true)?;
         }
         Ok((pending, is_callers))
     }
@@ -278,11 +278,11 @@ impl PendingShared {
     /// Leaves the pending to the library's threads.
     fn add(self: &Arc<Self>) -> Result<()> {
         let session = &self.session;
-        let place = self.name.hbase_row().first().copied().unwrap_or_default();
+        let shard = self.name.hbase_row().first().copied().unwrap_or_default();
         // First, because it may finish meanwhile. If it does, the threads forget it when they look at it.
         self.state.lock().is_added = true;
         let inquiry = Arc::clone(self) as Arc<dyn Inquiry>;
-        session.askers.add(self.number, AskKind::Poll, place, inquiry).map_err(|error: io::Error| {
+        session.askers.add(self.number, AskKind::Poll, shard, inquiry).map_err(|error: io::Error| {
             session.usable().err().unwrap_or_else(|| Error::Internal {
                 what: format!("no thread can be started to acquire lock {}", self.name),
                 source: Some(error.into()),
@@ -335,7 +335,7 @@ impl PendingShared {
             // A lease is released.
             return drop(result);
         };
-        let failed = result.as_ref().err().map(Error::code).filter(|_| !state.is_told);
+        let failed = result.as_ref().err().map(Error::code).filter(|_| !state.is_reported);
         // The next waiter may ask now. Before the result can be seen: whoever has it is not in the queue any more.
         drop(ticket);
         state.outcome = PendingOutcome::Finished(result);
@@ -369,11 +369,11 @@ impl PendingShared {
         self.terms.by.max(Deadline::at(self.terms.began.after(timeout))).moment()
     }
 
-    /// Returns whether the event sinks are to be told of the grant: the pending has not finished.
+    /// Returns whether to report the grant to the event sinks: the pending has not finished.
     fn begin_to_tell(&self) -> bool {
         let mut state = self.state.lock();
-        state.is_told = state.ticket.is_some();
-        state.is_told
+        state.is_reported = state.ticket.is_some();
+        state.is_reported
     }
 
     /// Sends one request to the store and handles its answer.
@@ -431,7 +431,7 @@ impl PendingShared {
 }
 
 impl Inquiry for PendingShared {
-    fn look(&self) -> NextStep {
+    fn next_step(&self) -> NextStep {
         let state = self.state.lock();
         let Some(ticket) = &state.ticket else { return NextStep::Done };
         match ticket.step(&self.terms(), state.has_asked) {

@@ -59,9 +59,9 @@ impl<T: Send + 'static> PendingCall<T> {
             state: Mutex::new(CallState::Waits),
             timerfd: OnceLock::new(),
         });
-        let place = name.hbase_row().first().copied().unwrap_or_default();
+        let shard = name.hbase_row().first().copied().unwrap_or_default();
         let inquiry = Arc::clone(&shared) as Arc<dyn Inquiry>;
-        session.askers.add(number, AskKind::Call, place, inquiry).map_err(|error| {
+        session.askers.add(number, AskKind::Call, shard, inquiry).map_err(|error| {
             session.usable().err().unwrap_or_else(|| Error::Internal {
                 what: format!("no thread can be started for lock {name}"),
                 source: Some(error.into()),
@@ -124,7 +124,7 @@ impl<T> CallShared<T> {
 }
 
 impl<T: Send + 'static> Inquiry for CallShared<T> {
-    fn look(&self) -> NextStep {
+    fn next_step(&self) -> NextStep {
         match *self.state.lock() {
             CallState::Waits => NextStep::Ask(Moment::NEVER),
             CallState::Asks => NextStep::LookAt(Moment::NEVER),

@@ -31,7 +31,7 @@ impl Table {
         }
         let answers = self.run_many("reading", Repeat::Read, &rows);
         let theirs = |answer: RowAnswer| {
-            let cells = answer.cells.into_iter().filter(|cell| !self.inner.is_own(&cell.place));
+            let cells = answer.cells.into_iter().filter(|cell| !self.inner.is_own(&cell.column));
             let cells = RowCells::new(cells.collect());
             if cells.is_empty() { None } else { Some(cells) }
         };
@@ -69,9 +69,10 @@ impl Table {
             (key.as_ref(), RowStep::Change(guard, cells.writes()))
         });
         let steps: Vec<_> = steps.collect();
-        let told = |answer: RowAnswer| if answer.made { Creation::Created } else { Creation::AlreadyExists };
+        let creation =
+            |answer: RowAnswer| if answer.made { Creation::Created } else { Creation::AlreadyExists };
         let answers = self.run_many("creating", Repeat::Never, &steps);
-        Ok(answers.into_iter().map(|answer| answer.map(told)).collect())
+        Ok(answers.into_iter().map(|answer| answer.map(creation)).collect())
     }
 
     fn run_many(

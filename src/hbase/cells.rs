@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::store::hbase::cell_store::Durability;
-use crate::store::hbase::steps::{CellPlace, CellWrite, FoundCell, Which};
+use crate::store::hbase::steps::{CellWrite, ColumnName, FoundCell, Which};
 
 /// Longest row key. HBase allows 32,767 bytes, but the keys for region look-ups also contain the table name and
 /// more.
@@ -19,12 +19,12 @@ pub(super) const OWN_PREFIX: &[u8] = b"\0dlm_";
 
 /// A column: a family and a qualifier. `"d:name"` converts into one. The text before the first colon is the family.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Column(pub(super) CellPlace);
+pub struct Column(pub(super) ColumnName);
 
 impl Column {
     /// Makes a column whose qualifier may be any bytes.
     pub fn new(family: &str, qualifier: impl AsRef<[u8]>) -> Column {
-        Column(CellPlace { family: family.into(), qualifier: qualifier.as_ref().to_vec() })
+        Column(ColumnName { family: family.into(), qualifier: qualifier.as_ref().to_vec() })
     }
 
     /// Parses `family:qualifier`, which may be any bytes.
@@ -32,7 +32,7 @@ impl Column {
         // Without a colon, the family is empty. `check` refuses that.
         let colon = text.iter().position(|byte| *byte == b':');
         let (family, qualifier) = colon.map_or((&[][..], text), |at| (&text[..at], &text[at + 1..]));
-        Column(CellPlace { family: family.to_vec(), qualifier: qualifier.to_vec() })
+        Column(ColumnName { family: family.to_vec(), qualifier: qualifier.to_vec() })
     }
 
     /// Returns the name of the family.
@@ -358,7 +358,7 @@ impl RowCells {
     /// Returns the newest value of a column, which may be empty. `None` if there is no such cell.
     pub fn value(&self, column: impl Into<Column>) -> Option<&[u8]> {
         let column = column.into();
-        self.0.iter().find(|cell| cell.place == column.0).map(|cell| cell.value.as_slice())
+        self.0.iter().find(|cell| cell.column == column.0).map(|cell| cell.value.as_slice())
     }
 
     /// Returns the value of a counter. `None` if there is no such cell, or it is not 8 bytes long.
@@ -369,15 +369,15 @@ impl RowCells {
     /// Returns the versions of a column that were read, newest first.
     pub fn versions(&self, column: impl Into<Column>) -> impl Iterator<Item = CellVersion<'_>> {
         let column = column.into();
-        let of_column = self.0.iter().filter(move |cell| cell.place == column.0);
+        let of_column = self.0.iter().filter(move |cell| cell.column == column.0);
         of_column.map(|cell| CellVersion { value: &cell.value, written_ms: cell.written_ms })
     }
 
     /// Returns the columns that were read, in the order of the row, each with its newest value.
     pub fn iter(&self) -> impl Iterator<Item = (Column, &[u8])> {
         let mut before = None;
-        let newest = self.0.iter().filter(move |cell| before.replace(&cell.place) != Some(&cell.place));
-        newest.map(|cell| (Column(cell.place.clone()), cell.value.as_slice()))
+        let newest = self.0.iter().filter(move |cell| before.replace(&cell.column) != Some(&cell.column));
+        newest.map(|cell| (Column(cell.column.clone()), cell.value.as_slice()))
     }
 
     /// Returns whether no cell was read.
@@ -386,8 +386,8 @@ impl RowCells {
     }
 
     /// Returns the timestamp of the newest version of a column.
-    pub(super) fn written_ms(&self, place: &CellPlace) -> Option<u64> {
-        self.0.iter().find(|cell| cell.place == *place).map(|cell| cell.written_ms)
+    pub(super) fn written_ms(&self, column: &ColumnName) -> Option<u64> {
+        self.0.iter().find(|cell| cell.column == *column).map(|cell| cell.written_ms)
     }
 
     /// Returns all versions of all columns.
@@ -397,14 +397,14 @@ impl RowCells {
     }
 
     /// Returns the newest version of a column, for a Delete.
-    fn stamp<'a>(&'a self, column: &'a Column) -> Option<(&'a CellPlace, u64)> {
-        let newest = self.0.iter().find(|cell| cell.place == column.0)?;
-        Some((&newest.place, newest.written_ms))
+    fn stamp<'a>(&'a self, column: &'a Column) -> Option<(&'a ColumnName, u64)> {
+        let newest = self.0.iter().find(|cell| cell.column == column.0)?;
+        Some((&newest.column, newest.written_ms))
     }
 
     /// Returns all columns with their timestamps, for a Delete.
-    pub(super) fn stamps(&self) -> Vec<(&CellPlace, u64)> {
-        self.0.iter().map(|cell| (&cell.place, cell.written_ms)).collect()
+    pub(super) fn stamps(&self) -> Vec<(&ColumnName, u64)> {
+        self.0.iter().map(|cell| (&cell.column, cell.written_ms)).collect()
     }
 }
 

@@ -39,7 +39,7 @@ use crate::runtime::time::{self, Deadline};
 use crate::store::hbase::cell_store::Durability;
 use crate::store::hbase::marks::{IN_FLIGHT_TTL, MarkSlot, MarkedOperation, SENDING_MAX};
 use crate::store::hbase::steps::{
-    AfterWrite, CellPlace, CellTest, CellWrite, Repeat, Request, RowAnswer, RowGuard, RowStep, Rule, Which,
+    AfterWrite, CellTest, CellWrite, ColumnName, Repeat, Request, RowAnswer, RowGuard, RowStep, Rule, Which,
 };
 use crate::store::remote::resolve::Pauses;
 
@@ -85,7 +85,7 @@ pub(super) struct RowChange<'a> {
 /// A change that writes a mark.
 struct Marked<'a> {
     operation: MarkedOperation<'a>,
-    place: CellPlace,
+    column: ColumnName,
 }
 
 impl RowChange<'_> {
@@ -105,7 +105,7 @@ impl RowChange<'_> {
                 Ok(answers) => answers,
                 Err(error) => return Err(in_doubt(error, marked.as_ref(), hidden)),
             };
-            let look = if self.is_plain() { RowAnswer::default() } else { answers.pop().unwrap_or_default() };
+            let seen = if self.is_plain() { RowAnswer::default() } else { answers.pop().unwrap_or_default() };
             let change = answers.pop().unwrap_or_default();
             let outcome = if change.made {
                 if let Some(fence) = self.fence {
@@ -113,14 +113,14 @@ impl RowChange<'_> {
                 }
                 Some(ChangeOutcome::Made(Some(change)))
             } else {
-                self.refused(marked.as_ref(), &look)?
+                self.refused(marked.as_ref(), &seen)?
             };
             match outcome {
-                Some(ChangeOutcome::Made(answer)) if !self.can_be_seen(&look, answer.is_some()) => {
+                Some(ChangeOutcome::Made(answer)) if !self.can_be_seen(&seen, answer.is_some()) => {
                     hidden = true;
                     // It must not be made again if others may have deleted or replaced it since.
-                    if look.read != AfterWrite::AtOnce
-                        || self.shows_another(&look)
+                    if seen.read != AfterWrite::AtOnce
+                        || self.shows_another(&seen)
                         || !self.may_be_made_again()
                     {
                         break;
@@ -144,9 +144,9 @@ impl RowChange<'_> {
     }
 
     /// Finds out why a change was not made. `None` if nothing prevents it any more.
-    fn refused(&self, marked: Option<&Marked<'_>>, look: &RowAnswer) -> Result<Option<ChangeOutcome>> {
+    fn refused(&self, marked: Option<&Marked<'_>>, answer: &RowAnswer) -> Result<Option<ChangeOutcome>> {
         if let Some(marked) = marked
-            && look.value(&marked.place) == Some(&marked.operation.mark)
+            && answer.value(&marked.column) == Some(&marked.operation.mark)
         {
             // Any of the requests in flight may have made the change, and its mark must outlive the others.
             if marked.operation.in_flight.get() > 1 {
@@ -158,7 +158,7 @@ impl RowChange<'_> {
             return Ok(Some(ChangeOutcome::Made(None)));
         }
         if let (Some(fence), Some(columns)) = (self.fence, &self.row.table.inner.fences) {
-            match fence.standing(columns, look, self.row)? {
+            match fence.standing(columns, answer, self.row)? {
                 FenceStanding::Raised => {}
                 // Our fence has expired, or somebody deleted it.
                 FenceStanding::Lower => {
@@ -167,16 +167,16 @@ impl RowChange<'_> {
                 }
             }
         }
-        if self.tests.iter().all(|test| holds(test, look)) {
+        if self.tests.iter().all(|test| holds(test, answer)) {
             return Ok(None);
         }
         if let Some(marked) = marked.filter(|marked| marked.operation.in_flight.get() > 0) {
             // The tests of a request in flight must not hold later.
-            if !self.settle(marked, look.value(&marked.place), &marked.operation.given_up())? {
+            if !self.settle(marked, answer.value(&marked.column), &marked.operation.given_up())? {
                 return Ok(None);
             }
         }
-        Ok(Some(ChangeOutcome::Refused(look.clone())))
+        Ok(Some(ChangeOutcome::Refused(answer.clone())))
     }
 
     /// Replaces the mark that was found by `value`. Returns whether it was still there.
@@ -184,11 +184,11 @@ impl RowChange<'_> {
         let rule = found.filter(|found| !found.is_empty()).map_or(Rule::MissingOrEmpty, Rule::Is);
         let steps = || {
             let put = CellWrite::Put {
-                cells: vec![(&marked.place, value)],
+                cells: vec![(&marked.column, value)],
                 ttl: Some(IN_FLIGHT_TTL),
                 durability: Durability::UseDefault,
             };
-            vec![RowStep::Change(RowGuard::One((&marked.place, rule)), vec![put])]
+            vec![RowStep::Change(RowGuard::One((&marked.column, rule)), vec![put])]
         };
         // A late request of this kind is harmless, because the slot is not used again.
         let unanswered = Cell::new(0);
@@ -214,13 +214,13 @@ impl RowChange<'_> {
         // The mark then lasts until `by` even if the region moves to a server whose clock differs by this much.
         let lasts = self.by.remaining() + CLOCKS_DIFFER;
         let operation = MarkedOperation::begin(&table.marks, column, lasts, self.by)?;
-        let place = CellPlace { family, qualifier: operation.column.clone() };
-        Ok(Some(Marked { operation, place }))
+        let column = ColumnName { family, qualifier: operation.column.clone() };
+        Ok(Some(Marked { operation, column }))
     }
 
-    fn begun(&self) -> CellPlace {
-        let family = self.tests.first().map(|(place, _)| place.family.clone()).unwrap_or_default();
-        CellPlace { family, qualifier: [OWN_PREFIX, b"begun"].concat() }
+    fn begun(&self) -> ColumnName {
+        let family = self.tests.first().map(|(column, _)| column.family.clone()).unwrap_or_default();
+        ColumnName { family, qualifier: [OWN_PREFIX, b"begun"].concat() }
     }
 
     /// Returns whether the change is unconditional.
@@ -231,7 +231,7 @@ impl RowChange<'_> {
     fn steps<'s>(
         &'s self,
         marked: Option<&'s Marked<'_>>,
-        begun: &'s CellPlace,
+        begun: &'s ColumnName,
         raise: bool,
     ) -> Vec<RowStep<'s>> {
         let mut steps = Vec::with_capacity(5);
@@ -243,15 +243,15 @@ impl RowChange<'_> {
             tests.extend(fence.stands(columns));
         }
         let newest = self.newest();
-        if let Some(Marked { operation, place }) = marked {
+        if let Some(Marked { operation, column }) = marked {
             let put = |value, durability| CellWrite::Put {
-                cells: vec![(place, value)],
+                cells: vec![(column, value)],
                 ttl: Some(operation.mark_ttl()),
                 durability,
             };
-            let missing = RowGuard::One((place, Rule::MissingOrEmpty));
+            let missing = RowGuard::One((column, Rule::MissingOrEmpty));
             steps.push(RowStep::Change(missing, vec![put(BEGUN, Durability::Async)]));
-            let not_made = (place, Rule::BeginsNot(&operation.mark));
+            let not_made = (column, Rule::BeginsNot(&operation.mark));
             if let Some(newest) = newest {
                 let newest = RowGuard::All(vec![self.tests[newest], not_made]);
                 steps.push(RowStep::Change(newest, vec![put(BEGUN, Durability::Async)]));
@@ -282,7 +282,7 @@ impl RowChange<'_> {
         };
         steps.push(RowStep::Change(guard, writes));
         if !self.is_plain() {
-            steps.push(RowStep::Read(self.look(marked)));
+            steps.push(RowStep::Read(self.columns_to_read(marked)));
         }
         steps
     }
@@ -290,18 +290,18 @@ impl RowChange<'_> {
     /// Returns the index of the test of the newest cell that was read, if any.
     fn newest(&self) -> Option<usize> {
         let read_ms =
-            |place: &CellPlace| self.read.and_then(|read| read.written_ms(place)).unwrap_or_default();
+            |column: &ColumnName| self.read.and_then(|read| read.written_ms(column)).unwrap_or_default();
         let there = self.tests.iter().enumerate().filter(|(_, (_, rule))| asks_presence(rule));
-        there.max_by_key(|(_, (place, _))| read_ms(place)).map(|(number, _)| number)
+        there.max_by_key(|(_, (column, _))| read_ms(column)).map(|(number, _)| number)
     }
 
     /// Returns the columns to read back. They show why a change was not made, and whether its Puts are visible.
-    fn look<'s>(&'s self, marked: Option<&'s Marked<'_>>) -> Which<'s> {
-        let mut columns: Vec<&CellPlace> = self.tests.iter().map(|(place, _)| *place).collect();
+    fn columns_to_read<'s>(&'s self, marked: Option<&'s Marked<'_>>) -> Which<'s> {
+        let mut columns: Vec<&ColumnName> = self.tests.iter().map(|(column, _)| *column).collect();
         columns.extend(self.fence_columns().into_iter().flat_map(|(_, of)| [&of.fence, &of.lock]));
-        columns.extend(marked.map(|marked| &marked.place));
+        columns.extend(marked.map(|marked| &marked.column));
         if self.rests_on_absence() {
-            columns.extend(self.put().map(|(place, _)| place));
+            columns.extend(self.put().map(|(column, _)| column));
         }
         columns.sort_unstable();
         columns.dedup();
@@ -322,31 +322,32 @@ impl RowChange<'_> {
     ///
     /// If the change was made by a request without a reply (`at_once` is false), an absence proves nothing, because
     /// another client may have deleted the cell since.
-    fn can_be_seen(&self, look: &RowAnswer, at_once: bool) -> bool {
+    fn can_be_seen(&self, answer: &RowAnswer, at_once: bool) -> bool {
         if !self.rests_on_absence() || !at_once {
             return true;
         }
-        if look.read == AfterWrite::Failed {
+        if answer.read == AfterWrite::Failed {
             return false;
         }
-        let rule =
-            |place: &CellPlace| self.tests.iter().find(|(tested, _)| *tested == place).map(|(_, rule)| rule);
-        let seen = |(place, value): (&CellPlace, &[u8])| match (rule(place), look.value(place)) {
+        let rule = |column: &ColumnName| {
+            self.tests.iter().find(|(tested, _)| *tested == column).map(|(_, rule)| rule)
+        };
+        let seen = |(column, value): (&ColumnName, &[u8])| match (rule(column), answer.value(column)) {
             (Some(Rule::MissingOrEmpty), found) => found == Some(value),
             (_, found) => found.is_some(),
         };
         let was_absent =
-            |place: &CellPlace| matches!(rule(place), Some(Rule::Missing | Rule::MissingOrEmpty));
-        if self.put().any(|(place, _)| was_absent(place)) {
-            return self.put().filter(|(place, _)| was_absent(place)).any(seen);
+            |column: &ColumnName| matches!(rule(column), Some(Rule::Missing | Rule::MissingOrEmpty));
+        if self.put().any(|(column, _)| was_absent(column)) {
+            return self.put().filter(|(column, _)| was_absent(column)).any(seen);
         }
         self.put().next().is_none() || self.put().any(seen)
     }
 
     /// Returns whether another client's anchor is visible. Ours may be hidden, or may have been replaced.
-    fn shows_another(&self, look: &RowAnswer) -> bool {
+    fn shows_another(&self, answer: &RowAnswer) -> bool {
         let anchors = self.tests.iter().filter(|(_, rule)| matches!(rule, Rule::MissingOrEmpty));
-        anchors.into_iter().any(|(place, _)| look.value(place).is_some_and(|found| !found.is_empty()))
+        anchors.into_iter().any(|(column, _)| answer.value(column).is_some_and(|found| !found.is_empty()))
     }
 
     /// Returns whether making the change a second time has no further effect.
@@ -354,7 +355,7 @@ impl RowChange<'_> {
         self.writes.iter().all(|write| matches!(write, CellWrite::Put { .. }))
     }
 
-    fn put(&self) -> impl Iterator<Item = (&CellPlace, &[u8])> {
+    fn put(&self) -> impl Iterator<Item = (&ColumnName, &[u8])> {
         let puts = self.writes.iter().filter_map(|write| match write {
             CellWrite::Put { cells, .. } => Some(cells),
             CellWrite::Add(..) | CellWrite::Delete(_) => None,
@@ -365,11 +366,11 @@ impl RowChange<'_> {
     /// Returns the families that are tested or written.
     fn families(&self) -> impl Iterator<Item = &[u8]> {
         let written = self.writes.iter().flat_map(|write| match write {
-            CellWrite::Put { cells, .. } => cells.iter().map(|(place, _)| *place).collect(),
-            CellWrite::Add(place, _) => vec![*place],
-            CellWrite::Delete(cells) => cells.iter().map(|(place, _)| *place).collect(),
+            CellWrite::Put { cells, .. } => cells.iter().map(|(column, _)| *column).collect(),
+            CellWrite::Add(column, _) => vec![*column],
+            CellWrite::Delete(cells) => cells.iter().map(|(column, _)| *column).collect(),
         });
-        self.tests.iter().map(|(place, _)| *place).chain(written).map(|place| place.family.as_slice())
+        self.tests.iter().map(|(column, _)| *column).chain(written).map(|column| column.family.as_slice())
     }
 }
 
@@ -387,8 +388,8 @@ fn asks_presence(rule: &Rule<'_>) -> bool {
 }
 
 /// Returns whether a test holds for the cells that were read.
-fn holds((place, rule): &CellTest<'_>, look: &RowAnswer) -> bool {
-    match (look.value(place), rule) {
+fn holds((column, rule): &CellTest<'_>, answer: &RowAnswer) -> bool {
+    match (answer.value(column), rule) {
         (found, Rule::Is(value)) => found == Some(value),
         (found, Rule::Missing) => found.is_none(),
         (found, Rule::MissingOrEmpty) => found.is_none_or(<[u8]>::is_empty),

@@ -12,7 +12,7 @@ use crate::names::text::quoted;
 use crate::runtime::time::Deadline;
 use crate::store::hbase::cell_store::Durability;
 use crate::store::hbase::steps::{
-    CellPlace, CellTest, CellWrite, Repeat, Request, RowAnswer, RowGuard, RowStep, Rule, Which,
+    CellTest, CellWrite, ColumnName, Repeat, Request, RowAnswer, RowGuard, RowStep, Rule, Which,
 };
 use crate::store::remote::resolve::Pauses;
 
@@ -72,10 +72,10 @@ impl RowFence {
     pub(super) fn standing(
         &self,
         columns: &FenceColumns,
-        look: &RowAnswer,
+        answer: &RowAnswer,
         row: &RowId,
     ) -> Result<FenceStanding> {
-        let Some((stored, lock)) = stored(columns, look, row)? else { return Ok(FenceStanding::Lower) };
+        let Some((stored, lock)) = stored(columns, answer, row)? else { return Ok(FenceStanding::Lower) };
         if lock != self.lock.as_bytes() {
             let lock = quoted(&String::from_utf8_lossy(&lock));
             let allowed = format!("row \"{}\" is fenced by lock {lock}: see fence_column", row.shown());
@@ -85,7 +85,7 @@ impl RowFence {
             std::cmp::Ordering::Less => Ok(FenceStanding::Lower),
             std::cmp::Ordering::Equal => Ok(FenceStanding::Raised),
             std::cmp::Ordering::Greater => {
-                Err(Error::StaleFence { place: row.described(), fence: self.number, stored })
+                Err(Error::StaleFence { receiver: row.described(), fence: self.number, stored })
             }
         }
     }
@@ -95,8 +95,8 @@ impl RowFence {
         let mut pauses = Pauses::until(by);
         for _ in 0..ROUNDS {
             let steps = || {
-                let look = RowStep::Read(which(columns));
-                self.raising(columns, table.fence_ttl).into_iter().chain([look]).collect()
+                let read = RowStep::Read(which(columns));
+                self.raising(columns, table.fence_ttl).into_iter().chain([read]).collect()
             };
             // Raising it twice has the same effect as raising it once.
             let unanswered = std::cell::Cell::new(0);
@@ -106,8 +106,8 @@ impl RowFence {
                 repeat: Repeat::Until(&unanswered),
                 steps: &steps,
             };
-            let look = table.store.run(&request, by)?.pop().unwrap_or_default();
-            if self.standing(columns, &look, row)? == FenceStanding::Raised {
+            let answer = table.store.run(&request, by)?.pop().unwrap_or_default();
+            if self.standing(columns, &answer, row)? == FenceStanding::Raised {
                 self.raised.store(true, Ordering::Relaxed);
                 return Ok(());
             }
@@ -130,16 +130,16 @@ fn which(columns: &FenceColumns) -> Which<'_> {
 /// Returns the fence of a row, and its lock.
 pub(super) fn stored(
     columns: &FenceColumns,
-    look: &RowAnswer,
+    answer: &RowAnswer,
     row: &RowId,
 ) -> Result<Option<(Fence, Vec<u8>)>> {
-    let number = |place: &CellPlace| look.value(place).filter(|value| !value.is_empty());
+    let number = |column: &ColumnName| answer.value(column).filter(|value| !value.is_empty());
     let Some(value) = number(&columns.fence) else { return Ok(None) };
     let Ok(bytes) = value.try_into() else {
         let what = format!("column {} of row \"{}\" holds no fence", columns.fence, row.shown());
         return Err(Error::Internal { what, source: None });
     };
-    let lock = look.value(&columns.lock).unwrap_or_default().to_vec();
+    let lock = answer.value(&columns.lock).unwrap_or_default().to_vec();
     Ok(Some((Fence(u64::from_be_bytes(bytes)), lock)))
 }
 
@@ -147,6 +147,6 @@ pub(super) fn stored(
 pub(super) fn read(row: &RowId, columns: &FenceColumns, by: Deadline) -> Result<Option<(Fence, Vec<u8>)>> {
     let steps = || vec![RowStep::Read(which(columns))];
     let request = Request { what: "reading a fence", row: &row.key, repeat: Repeat::Read, steps: &steps };
-    let look = row.table.inner.store.run(&request, by)?.pop().unwrap_or_default();
-    stored(columns, &look, row)
+    let answer = row.table.inner.store.run(&request, by)?.pop().unwrap_or_default();
+    stored(columns, &answer, row)
 }

@@ -120,8 +120,9 @@ impl Row {
         match self.change("modifying the row", tests, writes, Some(as_read))? {
             ChangeOutcome::Made(_) => Ok(Commit::Made),
             // The reply has the columns with which the next attempt starts, and the library's own columns.
-            ChangeOutcome::Refused(look) => {
-                let read = look.cells.into_iter().filter(|cell| columns.iter().any(|of| of.0 == cell.place));
+            ChangeOutcome::Refused(answer) => {
+                let read =
+                    answer.cells.into_iter().filter(|cell| columns.iter().any(|of| of.0 == cell.column));
                 Ok(Commit::Refused(RowCells::new(read.collect())))
             }
         }

@@ -15,7 +15,7 @@ use crate::handles::manager::LockManager;
 use crate::names::fence::Fence;
 use crate::names::lock_name::Level;
 use crate::runtime::time;
-use crate::store::hbase::steps::{CellPlace, CellTest, CellWrite, Repeat, Request, RowStep, Rule, Which};
+use crate::store::hbase::steps::{CellTest, CellWrite, ColumnName, Repeat, Request, RowStep, Rule, Which};
 
 /// A row of a table: its key, and how changes of it are made. Making this handle does no I/O. Many threads may
 /// use it at the same time.
@@ -341,8 +341,8 @@ impl Row {
     /// [`Code::InvalidArgument`](crate::Code::InvalidArgument) for an id over 1,024 bytes.
     pub fn lock(&self, manager: &LockManager, level: Level) -> Result<Lock> {
         self.check_key()?;
-        let place = self.id.table.inner.store.describe();
-        let table = place.rsplit('/').next().unwrap_or(place);
+        let uri = self.id.table.inner.store.describe();
+        let table = uri.rsplit('/').next().unwrap_or(uri);
         manager.lock(&format!("row/{table}/{}", self.id.key.escape_ascii()), level)
     }
 
@@ -375,8 +375,8 @@ impl Row {
             Request { what: "reading the row", row: &self.id.key, repeat: Repeat::Read, steps: &steps };
         let answers = self.id.table.inner.store.run(&request, self.id.table.inner.deadline());
         let answer = answers.map_err(|error| self.about(error))?.pop().unwrap_or_default();
-        let theirs = |place: &CellPlace| !self.id.table.inner.is_own(place);
-        Ok(RowCells::new(answer.cells.into_iter().filter(|cell| theirs(&cell.place)).collect()))
+        let theirs = |column: &ColumnName| !self.id.table.inner.is_own(column);
+        Ok(RowCells::new(answer.cells.into_iter().filter(|cell| theirs(&cell.column)).collect()))
     }
 
     pub(super) fn check_key(&self) -> Result<()> {

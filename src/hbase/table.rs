@@ -12,7 +12,7 @@ use crate::settings::config::{DEFAULT_TIMEOUT, checked_timeout};
 use crate::settings::options::parse_duration;
 use crate::store::hbase::marks::IdempotencyMarks;
 use crate::store::hbase::open_rows;
-use crate::store::hbase::steps::{CellPlace, RowStore};
+use crate::store::hbase::steps::{ColumnName, RowStore};
 use crate::store::uri::Opener;
 
 const ATTEMPTS: usize = 100;
@@ -52,8 +52,8 @@ pub(super) struct OpenTable {
 /// The columns in which fenced rows of a table keep the fence and the name of its lock.
 #[derive(Debug)]
 pub(super) struct FenceColumns {
-    pub(super) fence: CellPlace,
-    pub(super) lock: CellPlace,
+    pub(super) fence: ColumnName,
+    pub(super) lock: ColumnName,
 }
 
 /// A column family of a table to create.
@@ -86,16 +86,16 @@ impl Table {
     /// # Errors
     /// [`Code::InvalidArgument`](crate::Code::InvalidArgument) if the URI or an option is not allowed.
     pub fn open(uri: &str) -> Result<Table> {
-        let (place, mut options) = Opener::parse(uri)?.rows()?;
+        let (endpoint, mut options) = Opener::parse(uri)?.rows()?;
         let number = |found: Option<usize>, otherwise: usize| found.unwrap_or(otherwise);
-        let (most, otherwise) = place.value_bytes();
+        let (most, otherwise) = endpoint.value_bytes();
         let max_value = number(options.take_number("max_value", 1, most)?, otherwise);
         let timeout = options.take_duration("timeout")?.map_or(Ok(DEFAULT_TIMEOUT), checked_timeout)?;
         let anchor = options.take("anchor").map(|column| Column::from(column.as_str()));
         anchor.as_ref().map_or(Ok(()), Column::check)?;
         // These options are unknown for a gateway, which supports neither `modify` of several columns nor fences.
         let (mut attempts, mut fence_ttl, mut fences) = (ATTEMPTS, FENCE_TTL, None);
-        if place.is_native() {
+        if endpoint.is_native() {
             attempts = number(options.take_number("attempts", 1, ATTEMPTS_MOST)?, ATTEMPTS);
             fence_ttl = options.take("fence_ttl").map_or(Ok(FENCE_TTL), |text| checked_fence_ttl(&text))?;
             fences = FenceColumns::take(
@@ -107,7 +107,7 @@ impl Table {
         let reply_max =
             u32::try_from(max_value.saturating_mul(REPLY_VALUES)).unwrap_or(u32::MAX).max(4 << 20);
         let inner = OpenTable {
-            store: open_rows(&place, options, reply_max)?,
+            store: open_rows(&endpoint, options, reply_max)?,
             marks: IdempotencyMarks::default(),
             anchor,
             fences,
@@ -203,9 +203,9 @@ impl OpenTable {
     }
 
     /// Returns whether the library writes this column for itself.
-    pub(super) fn is_own(&self, place: &CellPlace) -> bool {
-        let is_fence = |columns: &FenceColumns| *place == columns.fence || *place == columns.lock;
-        place.qualifier.starts_with(super::cells::OWN_PREFIX) || self.fences.as_ref().is_some_and(is_fence)
+    pub(super) fn is_own(&self, column: &ColumnName) -> bool {
+        let is_fence = |columns: &FenceColumns| *column == columns.fence || *column == columns.lock;
+        column.qualifier.starts_with(super::cells::OWN_PREFIX) || self.fences.as_ref().is_some_and(is_fence)
     }
 }
 

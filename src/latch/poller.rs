@@ -17,7 +17,7 @@
 //! disabled or of another kind, or a value that is not a count.
 //!
 //! With [`notices`](crate::wait::notices) a process that still waits after its first read leaves a note at the latch, and
-//! reads after that. So whoever opens the latch either finds the note and tells this process, which reads at once, or
+//! reads after that. So whoever opens the latch either finds the note and notifies this process, which reads at once, or
 //! opened it before that read. It polls all the same.
 //!
 //! Only a read or a local change that begins after a thread subscribed ends its wait. A thread that subscribes
@@ -200,7 +200,7 @@ impl LatchPoller {
     }
 
     /// Returns the error of the last read while the store does not serve.
-    pub(crate) fn trouble(&self) -> Option<Arc<Error>> {
+    pub(crate) fn failure(&self) -> Option<Arc<Error>> {
         self.state.lock().outage.as_ref().map(|outage| Arc::clone(&outage.error))
     }
 
@@ -319,17 +319,17 @@ impl LatchPoller {
         // One jitter for the whole batch, so the next read is a batch as well.
         let jitter = jittered(Duration::from_secs(1)).as_secs_f64();
         let mut ended = Vec::new();
-        let mut looked = Vec::new();
+        let mut has_read = Vec::new();
         let mut state = self.state.lock();
         let served_again = state.outage.take().is_some();
         for ((key, number), answer) in batch.iter().zip(answers) {
             // All waiters may have left, or a step of this process may have opened the latch.
             let Some(watched) = state.entry(key) else { continue };
-            let (pause, trouble) = match outcome(key, answer) {
+            let (pause, failure) = match outcome(key, answer) {
                 PollOutcome::Ends(end) => {
                     let watches = state.take_groups(key, |group| group.first_look <= *number);
                     ended.extend(watches.into_iter().map(|watch| (watch, end.clone())));
-                    state.look_again(key, now);
+                    state.read_again(key, now);
                     continue;
                 }
                 PollOutcome::Waits(count) => (watched.saw(*number, count, now, self.poll), None),
@@ -341,16 +341,16 @@ impl LatchPoller {
                     (back_off(self.poll, watched.failures), Some(Arc::new(error)))
                 }
             };
-            looked.extend(watched.watches().map(|watch| (watch, *number, trouble.clone())));
+            has_read.extend(watched.watches().map(|watch| (watch, *number, failure.clone())));
             let due = if watched.again { now } else { now.after(pause.mul_f64(jitter)) };
-            state.look_again(key, due);
+            state.read_again(key, due);
         }
         self.set_timer_or_log(&mut state);
         drop(state);
         if served_again {
             log::info!("{} serves reads of latches again", self.store.describe());
         }
-        looked.into_iter().for_each(|(watch, number, trouble)| watch.looked(number, trouble));
+        has_read.into_iter().for_each(|(watch, number, failure)| watch.has_read(number, failure));
         ended.into_iter().for_each(|(watch, end)| watch.end(end));
     }
 
@@ -370,16 +370,16 @@ impl LatchPoller {
         let until = now.after(jittered(back_off(self.poll, failures)));
         let error = Arc::new(error);
         state.outage = Some(Outage { failures, error: Arc::clone(&error), until, probing: false });
-        let mut looked = Vec::new();
+        let mut has_read = Vec::new();
         for (key, number) in batch {
             if let Some(watched) = state.entry(key) {
-                looked.extend(watched.watches().map(|watch| (watch, *number)));
-                state.look_again(key, now);
+                has_read.extend(watched.watches().map(|watch| (watch, *number)));
+                state.read_again(key, now);
             }
         }
         self.set_timer_or_log(&mut state);
         drop(state);
-        looked.iter().for_each(|(watch, number)| watch.looked(*number, Some(Arc::clone(&error))));
+        has_read.iter().for_each(|(watch, number)| watch.has_read(*number, Some(Arc::clone(&error))));
     }
 
     /// Handles a read that panicked. If it was for several latches, the one that caused the panic is unknown. Then
@@ -399,7 +399,7 @@ impl LatchPoller {
         for (key, _) in batch {
             if let Some(watched) = state.entry(key) {
                 watched.alone = true;
-                state.look_again(key, now);
+                state.read_again(key, now);
             }
         }
         self.set_timer_or_log(&mut state);
@@ -427,7 +427,7 @@ impl LatchWaits for LatchPoller {
         }
         for key in &keys {
             if let Some(watched) = state.entry(key) {
-                watched.is_told = true;
+                watched.has_notice = true;
             }
             state.bring_forward(key, Moment::now());
         }
@@ -445,11 +445,11 @@ impl PollerState {
     /// Returns the latches of the batch that need a note before they are read. A latch is read once without a note,
     /// because many waits find it open. After a notice nothing must delay the read.
     fn take_due_notes(&mut self, batch: &[(Arc<LatchKey>, u64)], now: Moment) -> Vec<Arc<LatchKey>> {
-        let mut is_told = false;
+        let mut has_notice = false;
         for (key, _) in batch {
-            is_told |= self.entry(key).is_some_and(|watched| std::mem::take(&mut watched.is_told));
+            has_notice |= self.entry(key).is_some_and(|watched| std::mem::take(&mut watched.has_notice));
         }
-        if is_told || self.outage.is_some() {
+        if has_notice || self.outage.is_some() {
             return Vec::new();
         }
         let due = batch.iter().filter(|(key, number)| *number > 1 && self.notes.is_due(&key.0, now));
@@ -474,7 +474,7 @@ impl PollerState {
     }
 
     /// Ends the read in progress. The next one is due at `due`.
-    fn look_again(&mut self, key: &Arc<LatchKey>, due: Moment) {
+    fn read_again(&mut self, key: &Arc<LatchKey>, due: Moment) {
         if let Some(watched) = self.entry(key) {
             watched.again = false;
             self.put_due(key, due);

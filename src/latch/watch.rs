@@ -31,7 +31,7 @@ pub(crate) struct WatchState {
     /// Number of the last read that was answered.
     pub(crate) looks: u64,
     /// Error of the last read, if it failed.
-    pub(crate) trouble: Option<Arc<Error>>,
+    pub(crate) failure: Option<Arc<Error>>,
     /// Number of waiters whose time is over but who still wait for their first read.
     pub(crate) overdue: usize,
 }
@@ -88,10 +88,10 @@ impl Watch {
     }
 
     /// Records that read `number` was answered, and did not end the watch.
-    pub(super) fn looked(&self, number: u64, trouble: Option<Arc<Error>>) {
+    pub(super) fn has_read(&self, number: u64, failure: Option<Arc<Error>>) {
         let mut seen = self.state.lock();
         seen.looks = number;
-        seen.trouble = trouble;
+        seen.failure = failure;
         if seen.overdue > 0 {
             self.wake.notify_all();
         }

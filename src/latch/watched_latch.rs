@@ -25,7 +25,7 @@ pub(super) struct WatchedLatch {
     /// The next read is for this latch alone, because a read of several latches panicked.
     pub(super) alone: bool,
     /// A notice has said that the latch is open. The next read is for that.
-    pub(super) is_told: bool,
+    pub(super) has_notice: bool,
     /// Number of reads begun.
     pub(super) looks: u64,
     /// Number of the first read that begins after the last waiter joined.
@@ -62,7 +62,7 @@ impl WatchedLatch {
             turn: None,
             again: false,
             alone: false,
-            is_told: false,
+            has_notice: false,
             looks: 0,
             first_look: 0,
             pause: poll.min(SHORTEST_PAUSE),
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newcomer_during_a_look_has_the_short_pauses_after_its_own_first_look() {
+    fn a_newcomer_during_a_read_has_the_short_pauses_after_its_own_first_read() {
         let mut watched = entry();
         watched.join(0);
         pauses(&mut watched, 9);

@@ -56,7 +56,7 @@ mod tests {
         HistoryEntry { text: text.into(), grant, ..entry }
     }
 
-    /// Returns what the holder of a lease with this record is told. The entries are numbered.
+    /// Returns what the holder of a lease with this record receives. The entries are numbered.
     fn told(entries: &[HistoryEntry], owner_record: &OwnerRecord) -> Option<String> {
         let (store, by) = (MemoryStore::new(), Deadline::after(LONG));
         for (at, entry) in entries.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The events of a lease. Nothing of the library may be locked when one is told.
+//! The events of a lease. Nothing of the library may be locked when one is reported.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::lease::held_lock::HeldLock;
 use crate::names::lease_state::{LeaseState, LostReason};
 use crate::runtime::time::Moment;
 
-/// Tells the sinks of a manager about one lease.
+/// Reports to the sinks of a manager what happens to one lease.
 pub(crate) struct LeaseEvents<'a> {
     events: &'a EventSinks,
     lease: &'a HeldLock,
@@ -22,7 +22,7 @@ impl<'a> LeaseEvents<'a> {
 
     /// The caller gets the lease. Remembered also without sinks, because some may come later.
     pub(crate) fn acquired(&self, waited: impl FnOnce() -> Duration, open: OpenSpans) {
-        self.lease.told.begin();
+        self.lease.reported.begin();
         if self.events.are_open() {
             let (lock, fence) = (self.lease.name(), self.lease.fence());
             self.events.tell_end(&Event::Acquired { lock, fence, waited: waited() }, open);
@@ -40,16 +40,16 @@ impl<'a> LeaseEvents<'a> {
     }
 
     pub(crate) fn renewed(&self) {
-        if self.events.are_open() && self.lease.told.renew() {
+        if self.events.are_open() && self.lease.reported.renew() {
             let (lock, fence) = (self.lease.name(), self.lease.fence());
-            self.events.tell(&Event::Renewed { lock, fence, left: self.left() });
+            self.events.report(&Event::Renewed { lock, fence, left: self.left() });
         }
     }
 
     pub(crate) fn renewal_failed(&self, code: Code) {
-        if self.events.are_open() && self.lease.told.has_begun() {
+        if self.events.are_open() && self.lease.reported.has_begun() {
             let (lock, fence) = (self.lease.name(), self.lease.fence());
-            self.events.tell(&Event::RenewalFailed { lock, fence, code, left: self.left() });
+            self.events.report(&Event::RenewalFailed { lock, fence, code, left: self.left() });
         }
     }
 
@@ -63,37 +63,37 @@ impl<'a> LeaseEvents<'a> {
     }
 
     pub(crate) fn released(&self, freed: bool) {
-        if self.events.are_open() && self.lease.told.end() {
+        if self.events.are_open() && self.lease.reported.end() {
             let (lock, fence, held) = (self.lease.name(), self.lease.fence(), self.held());
-            self.events.tell(&Event::Released { lock, fence, held, freed });
+            self.events.report(&Event::Released { lock, fence, held, freed });
         }
     }
 
     pub(crate) fn handed_on(&self) {
-        if self.events.are_open() && self.lease.told.end() {
+        if self.events.are_open() && self.lease.reported.end() {
             let (lock, fence, held) = (self.lease.name(), self.lease.fence(), self.held());
-            self.events.tell(&Event::HandedOn { lock, fence, held });
+            self.events.report(&Event::HandedOn { lock, fence, held });
         }
     }
 
     pub(crate) fn lost(&self, reason: LostReason) {
         // The end of an adopted lease may be unknown. That is no loss.
-        if self.events.are_open() && reason != LostReason::EndUnknown && self.lease.told.lose() {
+        if self.events.are_open() && reason != LostReason::EndUnknown && self.lease.reported.lose() {
             let (lock, fence, held) = (self.lease.name(), self.lease.fence(), self.held());
-            self.events.tell(&Event::Lost { lock, fence, reason, held });
+            self.events.report(&Event::Lost { lock, fence, reason, held });
         }
     }
 
-    /// Tells what the clock has changed.
-    pub(crate) fn look(&self) {
-        if !self.events.are_open() || !self.lease.told.has_begun() {
+    /// Reports what the clock has changed.
+    pub(crate) fn report_state(&self) {
+        if !self.events.are_open() || !self.lease.reported.has_begun() {
             return;
         }
         if let Some(reason) = self.lease.life.expired() {
             self.lost(reason);
-        } else if self.lease.life.state() == LeaseState::AtRisk && self.lease.told.risk() {
+        } else if self.lease.life.state() == LeaseState::AtRisk && self.lease.reported.risk() {
             let (lock, fence) = (self.lease.name(), self.lease.fence());
-            self.events.tell(&Event::AtRisk { lock, fence, left: self.left() });
+            self.events.report(&Event::AtRisk { lock, fence, left: self.left() });
         }
     }
 

@@ -10,10 +10,10 @@ use crate::error::{Error, Result};
 use crate::lease::broken::find_break;
 use crate::lease::freeing::LockDoubt;
 use crate::lease::life::{Life, UNKNOWN};
-use crate::lease::linger::{KeptLock, Retaken};
+use crate::lease::linger::{LingeringLock, Retaken};
+use crate::lease::reported::Reported;
 use crate::lease::retake_right::{RecordWrite, SpareFences};
-use crate::lease::token::{LeaseToken, StoreMark, TokenEnd};
-use crate::lease::told::LeaseTold;
+use crate::lease::token::{LeaseToken, StoreId, TokenEnd};
 use crate::names::fence::Fence;
 use crate::names::lease_state::{LeaseState, LostReason};
 use crate::names::lock_name::LockName;
@@ -59,7 +59,7 @@ pub(crate) struct HeldLock {
     closed: AtomicBool,
     /// A moment before the grant. Of an adopted lease, when it was adopted.
     since: Moment,
-    pub(crate) told: LeaseTold,
+    pub(crate) reported: Reported,
     ownership: SlowMutex<Ownership>,
     /// Changed under `ownership`, except by the clock.
     pub(crate) life: Life,
@@ -75,9 +75,9 @@ struct Ownership {
     /// When the lease expires if it is not released before.
     ends: Moment,
     /// End of the lease in the token that it was adopted from, until the first renewal here.
-    told: Option<TokenEnd>,
+    token_end: Option<TokenEnd>,
     /// The store that granted the lease, if it comes from a token that says so.
-    granted_by: Option<StoreMark>,
+    granted_by: Option<StoreId>,
     /// The lock stays held until then, even if it is released.
     hold_until: Moment,
     /// A release failed, so the lock may or may not be free.
@@ -197,13 +197,13 @@ impl HeldLock {
             broken: OnceLock::new(),
             closed: AtomicBool::new(false),
             since: grant.since,
-            told: LeaseTold::nothing(),
+            reported: Reported::nothing(),
             ownership: SlowMutex::new(Ownership {
                 record: Some(grant.owner_record),
                 lost: None,
                 longest_ttl: asked,
                 ends,
-                told: None,
+                token_end: None,
                 granted_by: None,
                 hold_until: Moment::OVER,
                 release_failed: false,
@@ -216,25 +216,25 @@ impl HeldLock {
 
     /// Makes the state of a lease that comes from another process.
     pub(crate) fn adopted(token: LeaseToken) -> HeldLock {
-        let LeaseToken { name, fence, ends: told, ttl, owner_record, store } = token;
+        let LeaseToken { name, fence, ends: token_end, ttl, owner_record, store } = token;
         let grant = Grant { owner_record, fence, fences: 1, since: Moment::now(), may_reappear: false };
         // No lease lasts longer than its TTL, even if its token says so.
-        let ends = told.here().map(|ends| ends.min(Moment::now().after(ttl)));
+        let ends = token_end.here().map(|ends| ends.min(Moment::now().after(ttl)));
         let (asked, ends) = (ttl, ends.unwrap_or(UNKNOWN));
         let terms = LeaseTerms { ttl, asked, ends, until_death: false, notices: None };
         let mut held = HeldLock::new(name, grant, terms);
         held.is_adopted = true;
-        held.ownership.get_mut().told = Some(told);
+        held.ownership.get_mut().token_end = Some(token_end);
         held.ownership.get_mut().granted_by = store;
         held.spare = None;
-        held.told.begin();
+        held.reported.begin();
         held
     }
 
     /// Makes the state of a lease of a lock that stayed with this process.
     pub(crate) fn retaken(name: LockName, retaken: Retaken, ttl: Duration, ends: Moment) -> HeldLock {
-        let Retaken { kept, fence, at } = retaken;
-        let KeptLock { record, write, spare, longest_ttl, notices, stay_ends, .. } = kept;
+        let Retaken { lingering, fence, at } = retaken;
+        let LingeringLock { record, write, spare, longest_ttl, notices, stay_ends, .. } = lingering;
         let grant = Grant { owner_record: record, fence, fences: 1, since: at, may_reappear: false };
         let terms = LeaseTerms { ttl, asked: longest_ttl, ends, until_death: false, notices };
         let mut held = HeldLock::new(name, grant, terms);
@@ -257,7 +257,7 @@ impl HeldLock {
     /// release that did so. `None` if it must be released in the store: the time of staying is over, the lease is over or
     /// from a token, or it is not known what the store has.
     /// Waits for a call under way until `by`.
-    pub(crate) fn keep(&self, linger: Duration, by: Deadline) -> Option<KeptLock> {
+    pub(crate) fn linger(&self, linger: Duration, by: Deadline) -> Option<LingeringLock> {
         let spare = self.spare.filter(|_| !self.may_reappear)?;
         let mut ownership = self.ownership.lock_by(by)?;
         let now = Moment::now();
@@ -275,7 +275,7 @@ impl HeldLock {
         self.stays.store(true, Ordering::Release);
         self.life.released();
         let (longest_ttl, notices) = (ownership.longest_ttl, self.notices);
-        Some(KeptLock { record, write, spare, longest_ttl, notices, until, stay_ends })
+        Some(LingeringLock { record, write, spare, longest_ttl, notices, until, stay_ends })
     }
 
     /// Lets the lock stay held for this time from now, even if it is released sooner.
@@ -384,9 +384,9 @@ impl HeldLock {
                 ownership.write = Some(RecordWrite { sent: since, asked });
                 self.ttl.store(nanos(ttl), Ordering::Release);
                 ownership.ends = settings.lease_end(since, ttl);
-                ownership.told = None;
+                ownership.token_end = None;
                 if self.is_adopted {
-                    ownership.granted_by = Some(StoreMark::of(&store.describe()));
+                    ownership.granted_by = Some(StoreId::of(&store.describe()));
                 }
                 self.life.renewed(ownership.ends, ownership.ends.since(since));
                 Ok(())
@@ -396,7 +396,7 @@ impl HeldLock {
                 let elsewhere = self.elsewhere(&ownership, store);
                 let leftover = self.gone(&mut ownership, record.clone(), asked, store.may_leave_parts());
                 let reason = self.find_reason(store, &record, why, by);
-                // The mark of another store may be that of this one under another URI, so the lease is lost in any case.
+                // The id of another store may be that of this one under another URI, so the lease is lost in any case.
                 self.life.lost(reason);
                 let elsewhere = elsewhere.filter(|_| reason != LostReason::Broken);
                 let error = elsewhere.unwrap_or_else(|| self.gone_for(reason));
@@ -454,7 +454,7 @@ impl HeldLock {
                     return Concluded::TooLate;
                 }
                 ownership.ends = self.ends();
-                ownership.told = None;
+                ownership.token_end = None;
                 Concluded::Renewed
             }
             Ok(None) => {
@@ -469,7 +469,7 @@ impl HeldLock {
         }
     }
 
-    /// Tells why the lease was lost, after [`Concluded::Lost`]. One read of the store.
+    /// Finds out why the lease was lost, after [`Concluded::Lost`]. One read of the store.
     pub(crate) fn tell_lost(&self, store: &dyn LockStore, unless_taken: LostReason, by: Deadline) {
         let lost = self.ownership.lock().lost.clone();
         let reason = lost.map_or(unless_taken, |record| self.find_reason(store, &record, unless_taken, by));
@@ -552,13 +552,13 @@ impl HeldLock {
     }
 
     /// Hands the lock on as a token, without releasing it. The lease of a token does not die with this process, so the
-    /// store is told first. Waits for a call under way until `waits`.
+    /// store records it first. Waits for a call under way until `waits`.
     pub(crate) fn hand_on(&self, store: &dyn LockStore, waits: Deadline, by: Deadline) -> Result<LeaseToken> {
         let mut ownership = self.ownership.lock_by(waits).ok_or_else(|| self.busy(store))?;
         let owner_record = ownership.record.clone().ok_or_else(|| self.over())?;
         if let Some(liveness) = store.liveness().filter(|_| ownership.dies_with_process) {
-            let told = liveness.outlive_process(&self.name, &owner_record, by);
-            if !told.map_err(|error| error.context(format!("handing on lock {}", self.name)))? {
+            let outlives = liveness.outlive_process(&self.name, &owner_record, by);
+            if !outlives.map_err(|error| error.context(format!("handing on lock {}", self.name)))? {
                 let reason = self.why_gone(&ownership);
                 self.gone(&mut ownership, owner_record, Duration::ZERO, false);
                 self.life.lost(reason);
@@ -566,12 +566,12 @@ impl HeldLock {
             }
         }
         ownership.record = None;
-        let ends = ownership.told.unwrap_or_else(|| TokenEnd::at(self.ends()));
+        let ends = ownership.token_end.unwrap_or_else(|| TokenEnd::at(self.ends()));
         self.life.released();
-        // A token without a mark gets none before a renewal shows that the lease is of this store.
+        // A token without an id gets none before a renewal shows that the lease is of this store.
         let store = match self.is_adopted {
             true => ownership.granted_by,
-            false => Some(StoreMark::of(&store.describe())),
+            false => Some(StoreId::of(&store.describe())),
         };
         Ok(LeaseToken {
             name: self.name.clone(),
@@ -593,7 +593,7 @@ impl HeldLock {
         }
     }
 
-    /// Records that the store has no record of ours any more, and that nobody was told yet. Returns what the background
+    /// Records that the store has no record of ours any more, and that this was not reported yet. Returns what the background
     /// threads must release.
     fn gone(
         &self,
@@ -669,7 +669,7 @@ impl HeldLock {
     /// Returns the error if the store has no record of the lease, and its token is of another store.
     fn elsewhere(&self, ownership: &Ownership, store: &dyn LockStore) -> Option<Error> {
         let here = store.describe();
-        let is_elsewhere = ownership.granted_by.is_some_and(|mark| mark != StoreMark::of(&here));
+        let is_elsewhere = ownership.granted_by.is_some_and(|id| id != StoreId::of(&here));
         is_elsewhere.then(|| {
             self.not_held(format!(
                 "{here} has no record of it, and another store granted it, or this one under another URI; use the URI \
@@ -756,12 +756,12 @@ mod tests {
         lock
     }
 
-    /// The mark may be that of this store under another URI.
+    /// The id may be that of this store under another URI.
     #[test]
-    fn a_renewal_at_a_store_without_the_record_ends_the_lease_whatever_the_mark_of_its_token() {
+    fn a_renewal_at_a_store_without_the_record_ends_the_lease_whatever_the_id_in_its_token() {
         let store = MemoryStore::new();
         let name = LockName::new(Level::Xdc, "t", None, "a", NamePolicy::Strict).unwrap();
-        for (mark, said) in
+        for (id, said) in
             [("elsewhere:", "another store granted it"), (&*store.describe(), "lost its record")]
         {
             let lock = HeldLock::adopted(LeaseToken {
@@ -770,12 +770,12 @@ mod tests {
                 ends: TokenEnd::at(Moment::now().after(LONG)),
                 ttl: LONG,
                 owner_record: OwnerRecord::from_bytes([7; 16]),
-                store: Some(StoreMark::of(mark)),
+                store: Some(StoreId::of(id)),
             });
             assert!(lock.life.state().is_valid());
             let error = lock.renew(&store, &Settings::default(), LONG).answer.unwrap_err();
             assert!(error.to_string().contains(said), "{error}");
-            assert_eq!(lock.life.state(), LeaseState::Lost(LostReason::RecordGone), "{mark}");
+            assert_eq!(lock.life.state(), LeaseState::Lost(LostReason::RecordGone), "{id}");
             assert!(lock.check().is_err());
         }
     }

@@ -10,7 +10,7 @@
 //!
 //! So a server that hangs delays the leases of other servers by [`QUICKLY`] once (if the store asks for one lease after the
 //! other: a few times, each time for less), and then keeps only the second thread
-//! busy. A renewal without an answer is repeated, which is always safe. The first thread also tells listeners about
+//! busy. A renewal without an answer is repeated, which is always safe. The first thread also notifies listeners of
 //! changes that the clock makes.
 //!
 //! No lease is locked during a request, and no thread holds the manager. A renewal never begins after the end of its
@@ -83,7 +83,7 @@ struct KeeperState {
     patient: Agenda,
     /// When the clock changes the state of a lease that somebody listens to.
     notices: Agenda,
-    /// Leases whose state the clock may have changed, for the event sinks. The first thread tells them.
+    /// Leases whose state the clock may have changed, for the event sinks. The first thread reports them.
     changed: Vec<Arc<HeldLock>>,
     tickets: u64,
     threads: [Option<Thread>; 2],
@@ -184,7 +184,7 @@ impl KeeperState {
         self.drop_if_idle(address);
     }
 
-    /// Tells the listeners of a lease if its state has changed, and sets when to do that next.
+    /// Notifies the listeners of a lease if its state has changed, and sets when to do that next.
     fn notify(&mut self, address: usize, events: &EventSinks) {
         let Some(member) = self.members.get_mut(&address) else { return };
         let before = member.notice.take();
@@ -289,7 +289,7 @@ impl Keeper {
         lock.life.kept_until().map_or(Ok(()), |until| self.keep(lock, until))
     }
 
-    /// Ends the renewals. Listeners are told of later changes as before.
+    /// Ends the renewals. Listeners receive later changes as before.
     pub(crate) fn stop_keeping(&self, lock: &Arc<HeldLock>) {
         lock.life.stop_keeping();
         if self.is_used.load(Ordering::Acquire) {
@@ -299,7 +299,7 @@ impl Keeper {
         }
     }
 
-    /// Tells the listeners of the lease about changes by the clock from now on.
+    /// Notifies the listeners of the lease of changes by the clock from now on.
     ///
     /// # Errors
     /// As for [`keep`](Keeper::keep).
@@ -379,14 +379,14 @@ impl Drop for Keeper {
 
 /// Starts the thread of a lane unless it runs.
 fn start(shared: &Arc<KeeperShared>, state: &mut KeeperState, lane: KeeperLane) -> Result<()> {
-    let place = &mut state.threads[lane as usize];
-    if place.is_none() {
+    let thread_slot = &mut state.threads[lane as usize];
+    if thread_slot.is_none() {
         let (name, own) = (format!("dlm-keep-{}", lane as usize + 1), Arc::clone(shared));
         let thread = threads::spawn(name, move || work(&own, lane)).map_err(|error| Error::Internal {
             what: "no thread can be started to renew leases".into(),
             source: Some(error.into()),
         })?;
-        *place = Some(thread);
+        *thread_slot = Some(thread);
     }
     Ok(())
 }
@@ -401,7 +401,7 @@ fn work(shared: &Arc<KeeperShared>, lane: KeeperLane) {
             let changed = std::mem::take(&mut state.changed);
             if !changed.is_empty() {
                 drop(state);
-                changed.iter().for_each(|lock| LeaseEvents::new(&shared.events, lock).look());
+                changed.iter().for_each(|lock| LeaseEvents::new(&shared.events, lock).report_state());
                 // These may be the last handles of the leases.
                 drop(changed);
                 state = shared.lock();

@@ -1,4 +1,4 @@
-//! The life of a lease: its end, its state, and who is told of changes.
+//! The life of a lease: its end, its state, and the listeners that receive its changes.
 //!
 //! | state | `check` | begins with | ends with |
 //! |---|---|---|---|
@@ -47,7 +47,7 @@ struct Facts {
     /// Channels with room for one message: the state has changed since the last message was read.
     listeners: Vec<Sender<()>>,
     /// The state after the last message.
-    told: LeaseState,
+    reported: LeaseState,
 }
 
 #[derive(Clone, Copy)]
@@ -66,7 +66,7 @@ impl Life {
             kept: None,
             lost: None,
             listeners: Vec::new(),
-            told: LeaseState::Held,
+            reported: LeaseState::Held,
         };
         Life {
             ends: AtomicU64::new(ends.as_nanos()),
@@ -89,7 +89,7 @@ impl Life {
     pub(crate) fn keep(&self, until: Moment) {
         let mut facts = self.facts.lock();
         facts.kept = Some(Kept { until, is_failing: false });
-        self.tell(&mut facts);
+        self.notify(&mut facts);
     }
 
     /// Records that a renewal by the background threads would make the lease last hardly longer than it does.
@@ -103,11 +103,11 @@ impl Life {
     pub(crate) fn stop_keeping(&self) {
         let mut facts = self.facts.lock();
         facts.kept = None;
-        self.tell(&mut facts);
+        self.notify(&mut facts);
     }
 
     /// Returns why the lease was lost, if its time has run out. `None` if a request has found it lost: whoever sent that
-    /// request tells so.
+    /// request finds it so.
     pub(crate) fn expired(&self) -> Option<LostReason> {
         let facts = self.facts.lock();
         let reason = facts.state(self.ends(), Moment::now()).lost()?;
@@ -144,7 +144,7 @@ impl Life {
             kept.is_failing = false;
         }
         self.ends.store(ends.as_nanos(), Ordering::Release);
-        self.tell(facts);
+        self.notify(facts);
     }
 
     /// Records that a renewal by the background threads failed, and the lease keeps its end.
@@ -157,7 +157,7 @@ impl Life {
         }
     }
 
-    /// Ends the lease at once. The descriptors and listeners are told by [`lost`](Life::lost), when the reason is certain.
+    /// Ends the lease at once. [`lost`](Life::lost) signals the descriptors and listeners, when the reason is certain.
     pub(crate) fn end(&self, likely: LostReason) {
         let mut facts = self.facts.lock();
         facts.lost = Some(likely);
@@ -177,24 +177,24 @@ impl Life {
         facts.lost = lost;
         facts.kept = None;
         self.ends.store(Moment::OVER.as_nanos(), Ordering::Release);
-        self.tell(&mut facts);
+        self.notify(&mut facts);
     }
 
     /// Returns a channel that gets a message when the state changes.
     pub(crate) fn listen(&self) -> Receiver<()> {
-        let (tell, changes) = bounded(1);
+        let (listener, changes) = bounded(1);
         let mut facts = self.facts.lock();
-        // The listeners before this one are told of a change up to now.
-        self.tell(&mut facts);
-        facts.listeners.push(tell);
+        // The earlier listeners receive a change up to now.
+        self.notify(&mut facts);
+        facts.listeners.push(listener);
         changes
     }
 
-    /// Tells the listeners of a change by the clock. Returns when the clock will change the state next; `None` if it
+    /// Notifies the listeners of a change by the clock. Returns when the clock will change the state next; `None` if it
     /// will not, or if nobody listens. If there are event sinks, they listen to a lease that is kept alive.
     pub(crate) fn notice(&self, has_sinks: bool) -> Option<Moment> {
         let mut facts = self.facts.lock();
-        // One reading of the clock: a change between two readings would be neither told now nor later.
+        // One reading of the clock: a change between two readings would never be reported.
         let (now, ends) = (Moment::now(), self.ends());
         self.tell_at(&mut facts, now);
         let at_risk = facts.at_risk(ends);
@@ -215,18 +215,18 @@ impl Life {
 
     fn fd<'a>(
         &'a self,
-        place: &'a OnceLock<Timerfd>,
+        cell: &'a OnceLock<Timerfd>,
         at: impl Fn(&Facts, Moment) -> Moment,
     ) -> io::Result<BorrowedFd<'a>> {
-        if let Some(timerfd) = place.get() {
+        if let Some(timerfd) = cell.get() {
             return Ok(timerfd.as_fd());
         }
         let facts = self.facts.lock();
         let timerfd = Timerfd::at(at(&facts, self.ends()))?;
-        Ok(place.get_or_init(|| timerfd).as_fd())
+        Ok(cell.get_or_init(|| timerfd).as_fd())
     }
 
-    fn tell(&self, facts: &mut Facts) {
+    fn notify(&self, facts: &mut Facts) {
         self.tell_at(facts, Moment::now());
     }
 
@@ -239,8 +239,8 @@ impl Life {
             }
         }
         let state = facts.state(ends, now);
-        if facts.told != state {
-            facts.told = state;
+        if facts.reported != state {
+            facts.reported = state;
             // A full channel has a message that was not read yet. A listener that is gone is removed.
             facts
                 .listeners

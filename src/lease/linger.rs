@@ -1,10 +1,10 @@
 //! Locks that stay: records of released locks that this process keeps in the store for a while, so that it can take the
 //! locks again without asking. See [`retake_right`](crate::lease::retake_right) for why that is safe.
 //!
-//! | a kept record | until | next |
+//! | a lingering record | until | next |
 //! |---|---|---|
-//! | kept | this process takes the lock again | held |
-//! | kept | its time is over, another process wants it, this process must yield, or the manager is closed | given back |
+//! | lingering | this process takes the lock again | held |
+//! | lingering | its time is over, another process wants it, this process must yield, or the manager is closed | given back |
 //! | given back | the store answers | gone |
 //!
 //! The time of staying begins with the first release that lets a lock stay, and later releases do not make it longer. When
@@ -31,7 +31,7 @@ use crate::runtime::sync::{AtomicU64, HashMap, Mutex};
 use crate::runtime::time::{Deadline, Moment};
 use crate::settings::config::Settings;
 use crate::store::LockStore;
-use crate::wait::queue::Queue;
+use crate::wait::local_queues::LocalQueues;
 
 /// How many fences a grant of a lock reserves at first, and at least and at most later. A block that is used up is eight
 /// times as large the next time, and one of which little was used is half as large.
@@ -43,11 +43,11 @@ const BLOCKS_REMEMBERED: usize = 4096;
 /// Time limit of giving back a lock in the background.
 const GIVE_BACK: Duration = Duration::from_secs(2);
 /// Most locks of a manager that stay at one time. Closing it gives back all of them.
-const KEPT_MAX: usize = 1024;
+const LINGERING_MAX: usize = 1024;
 
 /// A released lock whose record stays in the store.
 #[derive(Debug)]
-pub(crate) struct KeptLock {
+pub(crate) struct LingeringLock {
     pub(crate) record: OwnerRecord,
     pub(crate) write: RecordWrite,
     pub(crate) spare: SpareFences,
@@ -74,7 +74,7 @@ pub(crate) enum GiveBack {
 
 /// A lock that was taken again.
 pub(crate) struct Retaken {
-    pub(crate) kept: KeptLock,
+    pub(crate) lingering: LingeringLock,
     pub(crate) fence: Option<Fence>,
     pub(crate) at: Moment,
 }
@@ -83,14 +83,14 @@ pub(crate) struct Retaken {
 pub(crate) enum Retake {
     Retaken(Retaken),
     /// Its record must be released first, for this reason.
-    Not(KeptLock, NoRight),
+    Not(LingeringLock, NoRight),
 }
 
-/// The kept locks of one manager.
+/// The lingering locks of one manager.
 pub(crate) struct Linger {
     store: Arc<dyn LockStore>,
     background: Arc<Background>,
-    queue: Arc<Queue>,
+    queue: Arc<LocalQueues>,
     settings: Settings,
     state: Mutex<LingerState>,
     retaken: AtomicU64,
@@ -99,12 +99,12 @@ pub(crate) struct Linger {
 #[derive(Default)]
 struct LingerState {
     is_closed: bool,
-    slots: HashMap<LockName, KeptSlot>,
+    slots: HashMap<LockName, LingerSlot>,
     blocks: HashMap<LockName, FenceBlock>,
     /// When to look after the slots.
     due: BTreeMap<DueAt, LockName>,
     /// Locks to be given back now.
-    back: VecDeque<(LockName, KeptLock, GiveBack)>,
+    back: VecDeque<(LockName, LingeringLock, GiveBack)>,
     /// The background job that looks after what is due next, and its number.
     timer: Option<(Ticket, u64)>,
     /// Numbers drawn for slots and timers.
@@ -124,8 +124,8 @@ struct FenceBlock {
 type DueAt = (Moment, u64);
 
 /// A lock that stays, or stayed and is held again.
-struct KeptSlot {
-    kept: Option<KeptLock>,
+struct LingerSlot {
+    lingering: Option<LingeringLock>,
     due: DueAt,
 }
 
@@ -135,16 +135,16 @@ impl LingerState {
         self.drawn
     }
 
-    fn take(&mut self, name: &LockName) -> Option<KeptLock> {
+    fn take(&mut self, name: &LockName) -> Option<LingeringLock> {
         // The slot is removed when it is due, unless the lock stays again by then.
-        self.slots.get_mut(name)?.kept.take()
+        self.slots.get_mut(name)?.lingering.take()
     }
 
     /// Keeps the lock. Hands it back if there are too many.
-    fn keep(&mut self, name: &LockName, kept: KeptLock) -> std::result::Result<(), KeptLock> {
-        let until = kept.until;
+    fn add(&mut self, name: &LockName, lingering: LingeringLock) -> std::result::Result<(), LingeringLock> {
+        let until = lingering.until;
         if let Some(slot) = self.slots.get_mut(name) {
-            slot.kept = Some(kept);
+            slot.lingering = Some(lingering);
             if until < slot.due.0 {
                 self.due.remove(&slot.due);
                 slot.due.0 = until;
@@ -152,11 +152,11 @@ impl LingerState {
             }
             return Ok(());
         }
-        if self.slots.len() + self.back.len() >= KEPT_MAX {
-            return Err(kept);
+        if self.slots.len() + self.back.len() >= LINGERING_MAX {
+            return Err(lingering);
         }
         let due = (until, self.draw());
-        self.slots.insert(name.clone(), KeptSlot { kept: Some(kept), due });
+        self.slots.insert(name.clone(), LingerSlot { lingering: Some(lingering), due });
         self.due.insert(due, name.clone());
         Ok(())
     }
@@ -169,14 +169,14 @@ impl LingerState {
             }
             let Some(name) = self.due.remove(&due) else { return };
             let Some(slot) = self.slots.get_mut(&name) else { continue };
-            match &slot.kept {
-                Some(kept) if now < kept.until => {
-                    slot.due = (kept.until, due.1);
+            match &slot.lingering {
+                Some(lingering) if now < lingering.until => {
+                    slot.due = (lingering.until, due.1);
                     self.due.insert(slot.due, name);
                 }
                 Some(_) | None => {
-                    if let Some(kept) = self.slots.remove(&name).and_then(|slot| slot.kept) {
-                        self.back.push_back((name, kept, GiveBack::TimeIsOver));
+                    if let Some(lingering) = self.slots.remove(&name).and_then(|slot| slot.lingering) {
+                        self.back.push_back((name, lingering, GiveBack::TimeIsOver));
                     }
                 }
             }
@@ -184,8 +184,8 @@ impl LingerState {
     }
 
     /// Takes the next lock to give back: of a part of the store that answers, if there is one.
-    fn take_back(&mut self) -> Option<(LockName, KeptLock, GiveBack)> {
-        let answers = self.back.iter().position(|(name, ..)| !self.failing.contains(&place(name)));
+    fn take_back(&mut self) -> Option<(LockName, LingeringLock, GiveBack)> {
+        let answers = self.back.iter().position(|(name, ..)| !self.failing.contains(&shard(name)));
         self.back.remove(answers.unwrap_or(0))
     }
 
@@ -200,7 +200,7 @@ impl Linger {
     pub(crate) fn new(
         store: Arc<dyn LockStore>,
         background: Arc<Background>,
-        queue: Arc<Queue>,
+        queue: Arc<LocalQueues>,
         settings: Settings,
     ) -> Arc<Linger> {
         let linger = Arc::new(Linger {
@@ -247,25 +247,25 @@ impl Linger {
     /// Whether this lock may stay, beside those that do.
     pub(crate) fn has_room(&self, name: &LockName) -> bool {
         let state = self.state.lock();
-        state.slots.contains_key(name) || state.slots.len() + state.back.len() < KEPT_MAX
+        state.slots.contains_key(name) || state.slots.len() + state.back.len() < LINGERING_MAX
     }
 
-    /// Whether the lock is kept here.
+    /// Whether the lock is lingering here.
     pub(crate) fn has(&self, name: &LockName) -> bool {
-        self.state.lock().slots.get(name).is_some_and(|slot| slot.kept.is_some())
+        self.state.lock().slots.get(name).is_some_and(|slot| slot.lingering.is_some())
     }
 
     /// Keeps a lock that was just released. Hands it back if that is not possible.
-    pub(crate) fn keep(
+    pub(crate) fn add(
         self: &Arc<Linger>,
         name: &LockName,
-        kept: KeptLock,
-    ) -> std::result::Result<(), KeptLock> {
+        lingering: LingeringLock,
+    ) -> std::result::Result<(), LingeringLock> {
         let mut state = self.state.lock();
-        if state.is_closed || kept.until <= Moment::now() {
-            return Err(kept);
+        if state.is_closed || lingering.until <= Moment::now() {
+            return Err(lingering);
         }
-        state.keep(name, kept)?;
+        state.add(name, lingering)?;
         match self.set_timer(&mut state) {
             Ok(()) => Ok(()),
             // Without a thread.
@@ -273,53 +273,53 @@ impl Linger {
         }
     }
 
-    /// Takes the lock again, for a lease of `ttl`. `None` means that it is not kept here.
+    /// Takes the lock again, for a lease of `ttl`. `None` means that it is not lingering here.
     pub(crate) fn retake(&self, name: &LockName, ttl: Duration) -> Option<Retake> {
-        let mut kept = self.state.lock().take(name)?;
+        let mut lingering = self.state.lock().take(name)?;
         let now = Moment::now();
-        let (write, spare, longest) = (kept.write, kept.spare, kept.longest_ttl);
-        let mut right = RetakeRight { write, spare, longest, until: kept.until };
+        let (write, spare, longest) = (lingering.write, lingering.spare, lingering.longest_ttl);
+        let mut right = RetakeRight { write, spare, longest, until: lingering.until };
         match right.retake(now, ttl, &self.settings) {
             Ok(fence) => {
                 if let Some(block) = self.state.lock().blocks.get_mut(name) {
                     block.used = block.used.saturating_add(1);
                 }
-                kept.spare = right.spare;
+                lingering.spare = right.spare;
                 self.retaken.fetch_add(1, Ordering::Relaxed);
-                Some(Retake::Retaken(Retaken { kept, fence, at: now }))
+                Some(Retake::Retaken(Retaken { lingering, fence, at: now }))
             }
-            Err(why) => Some(Retake::Not(kept, why)),
+            Err(why) => Some(Retake::Not(lingering, why)),
         }
     }
 
-    /// Gives the lock back in the background, if it is kept here.
+    /// Gives the lock back in the background, if it is lingering here.
     pub(crate) fn give_back(self: &Arc<Linger>, name: &LockName, why: GiveBack) {
         let mut state = self.state.lock();
-        let Some(kept) = state.take(name) else { return };
-        state.back.push_back((name.clone(), kept, why));
+        let Some(lingering) = state.take(name) else { return };
+        state.back.push_back((name.clone(), lingering, why));
         // It fails only while the manager is closed, or without a thread: the TTL of the record ends then.
         if let Err(error) = self.set_timer(&mut state) {
             log::warn!("lock {name} stays until its TTL ends: {error}");
         }
     }
 
-    /// Releases the record of a kept lock, and tells those who wait.
+    /// Releases the record of a lingering lock, and notifies those who wait.
     pub(crate) fn release(
         &self,
         name: &LockName,
-        kept: &KeptLock,
+        lingering: &LingeringLock,
         why: GiveBack,
         by: Deadline,
     ) -> Result<()> {
         if why == GiveBack::TimeIsOver {
             self.queue.leaves(name, self.settings.retry);
         }
-        self.store.release(name, &kept.record, by)?;
-        self.tell_released(name, kept.notices, why);
+        self.store.release(name, &lingering.record, by)?;
+        self.report_released(name, lingering.notices, why);
         Ok(())
     }
 
-    fn tell_released(&self, name: &LockName, grant: Option<u64>, why: GiveBack) {
+    fn report_released(&self, name: &LockName, grant: Option<u64>, why: GiveBack) {
         match why {
             GiveBack::TimeIsOver => self.queue.left_to_others(name, grant, self.settings.retry),
             GiveBack::Yields => self.queue.given_back(name, grant, self.settings.retry),
@@ -331,23 +331,23 @@ impl Linger {
     pub(crate) fn release_or_free(
         self: &Arc<Linger>,
         name: &LockName,
-        kept: KeptLock,
+        lingering: LingeringLock,
         why: GiveBack,
         by: Deadline,
     ) -> bool {
-        match self.release(name, &kept, why, by) {
+        match self.release(name, &lingering, why, by) {
             Ok(()) => true,
             Err(error) => {
                 log::warn!("lock {name} is released in the background: {}", error.chain());
-                self.free(name, kept, why);
+                self.free(name, lingering, why);
                 false
             }
         }
     }
 
     /// Releases a record after a release that failed.
-    pub(crate) fn free(self: &Arc<Linger>, name: &LockName, kept: KeptLock, why: GiveBack) {
-        let KeptLock { record, longest_ttl, notices, .. } = kept;
+    pub(crate) fn free(self: &Arc<Linger>, name: &LockName, lingering: LingeringLock, why: GiveBack) {
+        let LingeringLock { record, longest_ttl, notices, .. } = lingering;
         let doubt = LockDoubt::MayBeHeld;
         let mut freeing = Freeing::new(Arc::clone(&self.store), name.clone(), record, longest_ttl, doubt);
         let (linger, named) = (Arc::downgrade(self), name.clone());
@@ -356,7 +356,7 @@ impl Linger {
             if next == Next::Done
                 && let Some(linger) = linger.upgrade()
             {
-                linger.tell_released(&named, notices, why);
+                linger.report_released(&named, notices, why);
             }
             next
         });
@@ -365,7 +365,7 @@ impl Linger {
         }
     }
 
-    /// Gives back all kept locks. From now on none is kept.
+    /// Gives back all lingering locks. From now on none is lingering.
     pub(crate) fn close(self: &Arc<Linger>, by: Deadline) {
         let (slots, back) = {
             let mut state = self.state.lock();
@@ -373,14 +373,15 @@ impl Linger {
             state.due.clear();
             (std::mem::take(&mut state.slots), std::mem::take(&mut state.back))
         };
-        let slots = slots.into_iter().filter_map(|(name, slot)| Some((name, slot.kept?)));
-        let kept: Vec<_> = back.into_iter().map(|(name, kept, _)| (name, kept)).chain(slots).collect();
-        let mut left = kept.len() as u32;
-        for (name, kept) in kept {
+        let slots = slots.into_iter().filter_map(|(name, slot)| Some((name, slot.lingering?)));
+        let lingering: Vec<_> =
+            back.into_iter().map(|(name, lingering, _)| (name, lingering)).chain(slots).collect();
+        let mut left = lingering.len() as u32;
+        for (name, lingering) in lingering {
             // A release that hangs must leave time for the others.
             let share = by.remaining() / left;
             left -= 1;
-            self.release_or_free(&name, kept, GiveBack::Otherwise, by.sooner(Deadline::after(share)));
+            self.release_or_free(&name, lingering, GiveBack::Otherwise, by.sooner(Deadline::after(share)));
         }
     }
 
@@ -419,13 +420,13 @@ impl Linger {
             log::warn!("locks stay until their TTL ends: {error}");
         }
         drop(state);
-        let Some((name, kept, why)) = one else { return };
+        let Some((name, lingering, why)) = one else { return };
         let by = Deadline::after(GIVE_BACK.min(self.settings.timeout));
-        let answers = self.release_or_free(&name, kept, why, by);
+        let answers = self.release_or_free(&name, lingering, why, by);
         let mut state = self.state.lock();
         match answers {
-            true => drop(state.failing.remove(&place(&name))),
-            false => drop(state.failing.insert(place(&name))),
+            true => drop(state.failing.remove(&shard(&name))),
+            false => drop(state.failing.insert(shard(&name))),
         }
     }
 }
@@ -444,7 +445,7 @@ impl FenceBlock {
 
 /// Returns the part of the store that may fail while the others work, as for
 /// [`asking`](crate::wait::asking).
-fn place(name: &LockName) -> u8 {
+fn shard(name: &LockName) -> u8 {
     name.hbase_row().first().copied().unwrap_or_default()
 }
 
@@ -477,8 +478,8 @@ mod tests {
         Moment::from_nanos(ms * 1_000_000)
     }
 
-    fn kept(until: Moment) -> KeptLock {
-        KeptLock {
+    fn lingering(until: Moment) -> LingeringLock {
+        LingeringLock {
             record: OwnerRecord::from_bytes([1; 16]),
             write: RecordWrite { sent: Moment::OVER, asked: Duration::from_secs(1) },
             spare: SpareFences::after(None, 1),
@@ -489,21 +490,21 @@ mod tests {
         }
     }
 
-    fn names(back: &VecDeque<(LockName, KeptLock, GiveBack)>) -> Vec<LockName> {
+    fn names(back: &VecDeque<(LockName, LingeringLock, GiveBack)>) -> Vec<LockName> {
         back.iter().map(|(name, ..)| name.clone()).collect()
     }
 
     #[test]
     fn each_lock_is_given_back_when_its_last_time_of_staying_is_over() {
         let mut state = LingerState::default();
-        state.keep(&name(1), kept(at(100))).unwrap();
-        state.keep(&name(2), kept(at(50))).unwrap();
+        state.add(&name(1), lingering(at(100))).unwrap();
+        state.add(&name(2), lingering(at(50))).unwrap();
         assert_eq!(state.next(at(1)), Some(at(50)));
         // The second one is taken again, and stays for longer than it would have. The first stays for less.
         assert!(state.take(&name(2)).is_some() && state.take(&name(2)).is_none());
-        state.keep(&name(2), kept(at(200))).unwrap();
+        state.add(&name(2), lingering(at(200))).unwrap();
         state.take(&name(1)).unwrap();
-        state.keep(&name(1), kept(at(20))).unwrap();
+        state.add(&name(1), lingering(at(20))).unwrap();
         assert_eq!((state.next(at(1)), state.next(at(30))), (Some(at(20)), Some(at(30))));
         state.end_what_is_due(at(60));
         assert_eq!(names(&state.back), [name(1)]);
@@ -521,10 +522,10 @@ mod tests {
     #[test]
     fn locks_of_a_part_of_the_store_that_fails_are_given_back_last() {
         let mut state = LingerState::default();
-        let (fails, others) = (name(0), (1..9).map(name).find(|it| place(it) != place(&name(0))).unwrap());
-        state.failing.insert(place(&fails));
+        let (fails, others) = (name(0), (1..9).map(name).find(|it| shard(it) != shard(&name(0))).unwrap());
+        state.failing.insert(shard(&fails));
         for name in [&fails, &fails, &others] {
-            state.back.push_back((name.clone(), kept(at(1)), GiveBack::Otherwise));
+            state.back.push_back((name.clone(), lingering(at(1)), GiveBack::Otherwise));
         }
         let order: Vec<_> = std::iter::from_fn(|| state.take_back()).map(|(name, ..)| name).collect();
         assert_eq!(order, [others, fails.clone(), fails]);
@@ -533,13 +534,13 @@ mod tests {
     #[test]
     fn so_many_locks_stay_and_no_more() {
         let mut state = LingerState::default();
-        (0..KEPT_MAX).for_each(|id| state.keep(&name(id), kept(at(1))).unwrap());
-        assert!(state.keep(&name(KEPT_MAX), kept(at(1))).is_err());
-        assert!(state.keep(&name(1), kept(at(1))).is_ok(), "it stays already");
+        (0..LINGERING_MAX).for_each(|id| state.add(&name(id), lingering(at(1))).unwrap());
+        assert!(state.add(&name(LINGERING_MAX), lingering(at(1))).is_err());
+        assert!(state.add(&name(1), lingering(at(1))).is_ok(), "it stays already");
         // Those that are being given back count as well.
         state.end_what_is_due(at(1));
-        assert!(state.keep(&name(KEPT_MAX), kept(at(2))).is_err());
+        assert!(state.add(&name(LINGERING_MAX), lingering(at(2))).is_err());
         state.take_back().unwrap();
-        assert!(state.keep(&name(KEPT_MAX), kept(at(2))).is_ok());
+        assert!(state.add(&name(LINGERING_MAX), lingering(at(2))).is_ok());
     }
 }

@@ -7,6 +7,6 @@ pub(crate) mod held_lock;
 pub(crate) mod keeper;
 pub(crate) mod life;
 pub(crate) mod linger;
+pub(crate) mod reported;
 pub(crate) mod retake_right;
 pub(crate) mod token;
-pub(crate) mod told;

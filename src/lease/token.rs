@@ -14,7 +14,7 @@ use crate::settings::config::checked_ttl;
 
 /// Prefix of the current format. A later format gets another one.
 const PREFIX: &str = "dlm3.";
-/// Prefix of the second format, which has no mark of the store. Still accepted, and written for a lease whose store is not
+/// Prefix of the second format, which has no id of the store. Still accepted, and written for a lease whose store is not
 /// known.
 const PREFIX_2: &str = "dlm2.";
 /// Prefix of the first format, which has the end by the wall clock only. Still accepted.
@@ -33,21 +33,21 @@ pub struct LeaseToken {
     pub(crate) ttl: Duration,
     pub(crate) owner_record: OwnerRecord,
     /// The store that granted the lease. `None` in the first two formats.
-    pub(crate) store: Option<StoreMark>,
+    pub(crate) store: Option<StoreId>,
 }
 
-/// Tells a store from others: a hash of its URI without options. Two spellings of one store may have two marks, so a mark
+/// Identifies a store: a hash of its URI without options. Two spellings of one store may have two ids, so an id
 /// explains a failure and never causes one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct StoreMark(u64);
+pub(crate) struct StoreId(u64);
 
-impl StoreMark {
+impl StoreId {
     /// `described` is what [`LockStore::describe`](crate::store::LockStore::describe) returns.
-    pub(crate) fn of(described: &str) -> StoreMark {
+    pub(crate) fn of(described: &str) -> StoreId {
         const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
         const PRIME: u64 = 0x0000_0100_0000_01b3;
         // FNV-1a, as part of the format: the same in every version and on every machine.
-        StoreMark(described.bytes().fold(BASIS, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME)))
+        StoreId(described.bytes().fold(BASIS, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME)))
     }
 }
 
@@ -110,7 +110,7 @@ impl LeaseToken {
         let (boot, ends) = self.ends.boot.unwrap_or((UNKNOWN_BOOT, Moment::OVER));
         bytes.extend_from_slice(boot.as_bytes());
         bytes.extend_from_slice(&ends.as_nanos().to_be_bytes());
-        if let Some(StoreMark(store)) = self.store {
+        if let Some(StoreId(store)) = self.store {
             bytes.extend_from_slice(&store.to_be_bytes());
         }
         // Fits too: the parts of an owner record are at most 255 bytes each.
@@ -138,7 +138,7 @@ impl LeaseToken {
             Version::One | Version::Two => (None, rest),
             Version::Three => {
                 let (store, rest) = rest.split_first_chunk::<8>()?;
-                (Some(StoreMark(u64::from_be_bytes(*store))), rest)
+                (Some(StoreId(u64::from_be_bytes(*store))), rest)
             }
         };
         let (owner_record_len, owner_record) = rest.split_first_chunk::<2>()?;
@@ -254,7 +254,7 @@ mod tests {
             },
             ttl: Duration::from_secs(90),
             owner_record: OwnerRecord::from_bytes(vec![0xab; owner_record_len]),
-            store: Some(StoreMark::of("embedded:/tmp/a")),
+            store: Some(StoreId::of("embedded:/tmp/a")),
         }
     }
 

@@ -102,7 +102,7 @@ pub struct FenceGate {
     /// Absolute, because the program may change its working directory.
     path: PathBuf,
     /// Names the gate in messages.
-    place: String,
+    label: String,
     /// Random number of the file, drawn when it was created and stored in it.
     id: u64,
     sync: bool,
@@ -137,9 +137,9 @@ impl FenceGate {
     pub fn open(path: impl AsRef<Path>) -> Result<FenceGate> {
         let given = path.as_ref();
         let (directory, name) = split(given)?;
-        let place = |path: &Path| format!("fence gate {}", quoted(&path.to_string_lossy()));
+        let label = |path: &Path| format!("fence gate {}", quoted(&path.to_string_lossy()));
         let unable = |what: &str, error: io::Error| Error::Connection {
-            store: place(given),
+            store: label(given),
             what: what.to_owned(),
             source: Some(error.into()),
         };
@@ -165,7 +165,7 @@ impl FenceGate {
             .and_then(|directory| directory.sync_all())
             .map_err(|error| unable("its directory cannot be synced", error))?;
         let mut gate = FenceGate {
-            place: place(&path),
+            label: label(&path),
             path,
             id: 0,
             sync: true,
@@ -220,7 +220,7 @@ impl FenceGate {
         let disk = Disk { file: &pass.file, sync: self.sync };
         raise(&disk, Number { id: self.id, fence: fence.0 }).map_err(|failed| match failed {
             GateFailed::Stale(stored) => {
-                Error::StaleFence { place: self.place.clone(), fence, stored: Fence(stored) }
+                Error::StaleFence { receiver: self.label.clone(), fence, stored: Fence(stored) }
             }
             failed => self.failed(failed),
         })?;
@@ -262,7 +262,7 @@ impl FenceGate {
     fn enter(&self, fence: Fence, wait: Duration) -> Result<Pass<'_>> {
         let (began, by) = (Moment::now(), Deadline::after(wait));
         let unavailable = || Error::LockUnavailable {
-            name: format!("of {}", self.place),
+            name: format!("of {}", self.label),
             waited: if wait.is_zero() { wait } else { Moment::now().since(began) },
             holder: None,
         };
@@ -346,14 +346,14 @@ impl FenceGate {
         let what = format!(
             "{}: {why}. The highest fence is not known, so nobody may pass; make sure that no old holder of the \
              lock is left, then delete the file and open the gate again",
-            self.place
+            self.label
         );
         Error::Internal { what, source: None }
     }
 
     fn unserved(&self, doing: &str, error: io::Error) -> Error {
         Error::RetriesExhausted {
-            store: self.place.clone(),
+            store: self.label.clone(),
             what: doing.to_owned(),
             source: Some(error.into()),
         }

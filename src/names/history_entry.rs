@@ -5,7 +5,7 @@
 //! | 01 | version |
 //! | u8 | kind |
 //! | u64 | milliseconds since 1970, by the clock of the process that wrote the entry |
-//! | u64 | random number, which tells this entry from others |
+//! | u64 | random number, which distinguishes this entry from others |
 //! | u64 | the random number of the entry that this one takes back; 0 for other kinds |
 //! | u64 | hash of the owner token of the grant that was broken (`OwnerToken::hash`); 0 for other kinds |
 //! | u64 | fence; 0 if there is none |
@@ -95,11 +95,11 @@ pub struct HistoryEntry {
     pub by: Identity,
     /// The holder of a lock that was broken. `None` also if its record did not say who it is.
     pub victim: Option<Identity>,
-    /// Tells this entry from others of the same time.
+    /// Distinguishes this entry from others of the same time.
     pub(crate) id: u64,
     /// The `id` of the entry that this one takes back; 0 for other kinds.
     pub(crate) takes_back: u64,
-    /// Tells the grant that was broken from others; 0 for other kinds, and for records without an owner token.
+    /// Identifies the grant that was broken; 0 for other kinds, and for records without an owner token.
     pub(crate) grant: u64,
 }
 

@@ -16,11 +16,11 @@ pub struct Identity {
     pub host: String,
     /// Process id on that host.
     pub pid: u32,
-    /// When the lock manager was opened, in milliseconds since 1970. Tells apart two processes with the same pid.
+    /// When the lock manager was opened, in milliseconds since 1970. Distinguishes two processes with the same pid.
     pub start_ms: u64,
     /// What the process uses its locks for, as set by [`Builder::purpose`](crate::Builder::purpose). May be empty.
     pub purpose: String,
-    /// Where it hears notices for this grant. `None` if it hears none.
+    /// Where it receives notices for this grant. `None` if its notices are off.
     pub notices: Option<GrantEndpoint>,
 }
 
@@ -71,7 +71,7 @@ fn part(bytes: &[u8]) -> Option<(String, &[u8])> {
 
 impl PartialEq for Identity {
     fn eq(&self, other: &Identity) -> bool {
-        // Not where it hears notices, which differs from grant to grant.
+        // Not where it receives notices, which differs from grant to grant.
         (self.pid, self.start_ms, &self.host, &self.purpose)
             == (other.pid, other.start_ms, &other.host, &other.purpose)
     }

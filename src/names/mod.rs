@@ -11,4 +11,4 @@ pub(crate) mod lock_name;
 pub(crate) mod notice_endpoint;
 pub(crate) mod owner;
 pub(crate) mod text;
-pub(crate) mod waiting_line;
+pub(crate) mod waiters;

@@ -1,9 +1,9 @@
-//! Where a process hears notices, and how it tells others about it: a holder in its record, a waiter at its latch.
+//! Where a process receives notices, and how others learn that: a holder in its record, a waiter at its latch.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Address of a process that hears notices. See `wait/notices`.
+/// Address of a process that receives notices. See `wait/notices`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum NoticeEndpoint {
@@ -78,7 +78,7 @@ fn udp(ip: IpAddr, port: [u8; 2]) -> NoticeEndpoint {
     NoticeEndpoint::Udp(SocketAddr::new(ip, u16::from_be_bytes(port)))
 }
 
-/// Where the holder of one grant hears notices.
+/// Where the holder of one grant receives notices.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct GrantEndpoint {
     /// The address of its process.
@@ -114,12 +114,12 @@ impl fmt::Debug for GrantEndpoint {
     }
 }
 
-/// A process that waits for a latch and wants to be told when it opens.
+/// A process that waits for a latch and wants a notice when it opens.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct LatchListener {
     /// The address of the process.
     pub endpoint: NoticeEndpoint,
-    /// Random bits that the process has drawn. Only a notice that quotes them is heard.
+    /// Random bits that the process has drawn. A notice that does not quote them is ignored.
     pub nonce: u64,
 }
 

@@ -33,7 +33,7 @@ impl OwnerToken {
         OwnerToken(bytes)
     }
 
-    /// Returns a number that tells this token from others: its FNV-1a hash. The number is no secret, because 64 bits do not
+    /// Returns a number that identifies this token: its FNV-1a hash. The number is no secret, because 64 bits do not
     /// determine the token's 128.
     pub(crate) fn hash(&self) -> u64 {
         fnv1a(&self.0)

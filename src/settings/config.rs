@@ -50,7 +50,7 @@ const HISTORY_MIN: Duration = Duration::from_secs(1);
 const CLOCK_MARGIN_PPM_MAX: u32 = 500_000;
 const MS: Duration = Duration::from_millis(1);
 
-/// Where a manager hears notices.
+/// Where a manager receives notices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NoticesSetting {
     Off,

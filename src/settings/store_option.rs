@@ -65,7 +65,11 @@ pub(crate) const MANAGER: [StoreOption; 19] = [
     option("latch_ttl", "1d", "how long a latch lives after its last change"),
     option("poll", "5s", "the longest pause between two reads of an awaited latch, plus or minus a tenth"),
     option("background_threads", "2", "the most threads that poll latches and release locks in doubt"),
-    option("notices", "local", "`local`, `off`, `udp://ADDRESS[:PORT]`: where waiters are told of a release"),
+    option(
+        "notices",
+        "local",
+        "`local`, `off`, `udp://ADDRESS[:PORT]`: where waiters receive notices of a release",
+    ),
     option(
         "notices_all",
         "false",

@@ -229,8 +229,8 @@ impl<B: LayoutBridge> BothStore<B> {
 
     /// Returns the layout's diagnostics of the table of one half.
     fn of_half(store: &impl LockStore, found: Vec<Diagnostic>) -> impl Iterator<Item = Diagnostic> {
-        let place = store.describe();
-        found.into_iter().map(move |it| Diagnostic { seen: format!("{place}: {}", it.seen), ..it })
+        let half = store.describe();
+        found.into_iter().map(move |it| Diagnostic { seen: format!("{half}: {}", it.seen), ..it })
     }
 }
 

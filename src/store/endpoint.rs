@@ -1,4 +1,4 @@
-//! The part of a store URI before its options: which store, and where. Every spelling of one place is read as the same
+//! The part of a store URI before its options: which store, and where. Every spelling of one endpoint is read as the same
 //! endpoint: see [`address`](super::address) for servers, [`checked_table`] for tables of HBase.
 
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ const MASTERS: AddressForm = AddressForm { port: None, several: true, example: "
 const GATEWAYS: AddressForm = AddressForm { port: None, several: false, example: "gateway.example.org:9090" };
 const NODES: AddressForm = AddressForm { port: Some(3000), several: true, example: "node.example.org:3000" };
 
-/// Kind and place of a store.
+/// Kind and endpoint of a store.
 #[derive(Debug)]
 pub(crate) enum Endpoint {
     Memory,
@@ -56,14 +56,14 @@ pub(crate) enum Endpoint {
 }
 
 impl Endpoint {
-    /// Parses `place`, the URI `uri` without its options.
+    /// Parses `endpoint`, the URI `uri` without its options.
     ///
     /// # Errors
     /// INVALID_ARGUMENT, before any I/O. It says which part is missing or wrong.
-    pub(crate) fn parse(place: &str, uri: &str) -> Result<Endpoint> {
+    pub(crate) fn parse(endpoint: &str, uri: &str) -> Result<Endpoint> {
         let refuse = |allowed: String| Error::invalid("store", without_secrets(uri), allowed);
-        let Some((scheme, rest)) = place.split_once(':') else {
-            let scheme = place.to_ascii_lowercase();
+        let Some((scheme, rest)) = endpoint.split_once(':') else {
+            let scheme = endpoint.to_ascii_lowercase();
             let forms = forms_of(&scheme);
             return Err(refuse(match forms.is_empty() {
                 true => or(&all_forms()),

@@ -103,7 +103,7 @@ pub struct Inspection {
     /// The layout in which the store keeps the lock, if the store has several.
     pub layout: Option<&'static str>,
     /// The record of the holder, with which [`Seen::break_holder`](crate::Seen::break_holder) breaks just this grant. `None`
-    /// if the lock is free, or if the store cannot tell one grant of this holder from another.
+    /// if the lock is free, or if the store cannot distinguish one grant of this holder from another.
     pub seen: Option<SeenRecord>,
 }
 
@@ -216,7 +216,7 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
     /// reported was not asked for, because the deadline came first.
     ///
     /// A store may ask for several leases in one request. Each lease still has a condition and an answer of its own: a
-    /// lease without an answer is in doubt, whatever the others were told. A server that hangs must not delay the
+    /// lease without an answer is in doubt, whatever the answers for the others were. A server that hangs must not delay the
     /// requests to other servers.
     ///
     /// Default: one call of `renew` after the other.
@@ -247,10 +247,10 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
         self.release(name, owner_record, by)
     }
 
-    /// Returns a number that tells the grant with this record from all others, whatever its renewals have changed. It is no
+    /// Returns a number that identifies the grant with this record, whatever its renewals have changed. It is no
     /// secret. Does no I/O and does not block.
     ///
-    /// Default: `None`. Then a holder whose lock was broken is not told by whom.
+    /// Default: `None`. Then the error of a holder whose lock was broken does not say by whom.
     fn grant_number(&self, owner_record: &OwnerRecord) -> Option<u64> {
         let _ = owner_record;
         None
@@ -339,7 +339,7 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
 
     /// Returns the part of this store for leases that die with their process. Does not block.
     ///
-    /// Default: `None`. A store on a server cannot tell a process that has died from one that it cannot reach.
+    /// Default: `None`. A store on a server cannot distinguish a process that has died from one that it cannot reach.
     fn liveness(&self) -> Option<&dyn LivenessStore> {
         None
     }
@@ -358,7 +358,7 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
 }
 
 /// # Errors
-/// INVALID_ARGUMENT, for a store that cannot tell two grants without owner tokens apart.
+/// INVALID_ARGUMENT, for a store that cannot distinguish two grants without owner tokens.
 pub(super) fn no_stamps(name: &LockName, store: &str) -> Error {
     let allowed = format!(
         "a lock whose holder uses this library, for {store}: the record has no owner token, and could be that of a later \

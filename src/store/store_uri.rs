@@ -23,21 +23,21 @@ pub struct StoreUri {
 }
 
 impl StoreUri {
-    /// Parses `place`, the part of the URI between the scheme and the options.
+    /// Parses `endpoint`, the part of the URI between the scheme and the options.
     ///
     /// # Errors
     /// INVALID_ARGUMENT for an `@`, because the text before it may be a password, and for a path that is not
     /// percent-encoded UTF-8.
-    pub(crate) fn new(scheme: &'static str, place: &str) -> Result<StoreUri> {
-        let shown = format!("{scheme}:{place}");
-        if place.contains('@') {
+    pub(crate) fn new(scheme: &'static str, endpoint: &str) -> Result<StoreUri> {
+        let shown = format!("{scheme}:{endpoint}");
+        if endpoint.contains('@') {
             let allowed =
                 "a URI without user and password (give them as options); write %40 for an @ in the path";
             return Err(Error::invalid("store", without_secrets(&shown), allowed));
         }
-        let (authority, path) = match place.strip_prefix("//") {
+        let (authority, path) = match endpoint.strip_prefix("//") {
             Some(rest) => rest.split_at(rest.find('/').unwrap_or(rest.len())),
-            None => ("", place),
+            None => ("", endpoint),
         };
         Ok(StoreUri {
             scheme,
@@ -151,12 +151,12 @@ pub(crate) fn decoded(what: &'static str, text: &str, shown: &str) -> Result<Str
 
 /// Returns `uri` for messages. The text before an `@` and the options may be passwords and are left out.
 pub(crate) fn without_secrets(uri: &str) -> String {
-    let (place, options) = uri.split_once('?').unwrap_or((uri, ""));
-    let scheme = place.split_once("//").map_or("", |(scheme, _)| scheme);
-    match place.rsplit_once('@') {
+    let (endpoint, options) = uri.split_once('?').unwrap_or((uri, ""));
+    let scheme = endpoint.split_once("//").map_or("", |(scheme, _)| scheme);
+    match endpoint.rsplit_once('@') {
         Some((_, after)) => format!("{scheme}//***@{after}"),
         // A password may contain a question mark.
         None if options.contains('@') => format!("{scheme}//***"),
-        None => place.to_owned(),
+        None => endpoint.to_owned(),
     }
 }

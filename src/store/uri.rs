@@ -44,11 +44,11 @@ impl Opener {
     /// # Errors
     /// INVALID_ARGUMENT, before any I/O.
     pub(crate) fn parse(uri: &str) -> Result<Opener> {
-        let (place, query) = match uri.split_once('?') {
-            Some((place, query)) => (place, Some(query)),
+        let (before, query) = match uri.split_once('?') {
+            Some((before, query)) => (before, Some(query)),
             None => (uri, None),
         };
-        let endpoint = Endpoint::parse(place, uri)?;
+        let endpoint = Endpoint::parse(before, uri)?;
         let mut options = Options::default();
         for pair in query.into_iter().flat_map(|query| query.split('&')).filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').ok_or_else(|| {

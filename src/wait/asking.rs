@@ -6,22 +6,22 @@
 //! | work | when | takes |
 //! |---|---|---|
 //! | look: ask the inquiry what is next | it is new, was woken, or its moment has come | microseconds |
-//! | ask: send a request to the store | `look` said so, and its place has room | up to the store time-out |
+//! | ask: send a request to the store | `next_step` said so, and its shard has room | up to the store time-out |
 //! | read: one request for many inquiries | at least [`READ_FROM`] of them wait to ask | the same, or [`READ_MAX`] |
 //!
 //! One thread fewer than all may ask at one time, so looks are never late, even when every request hangs.
 //!
 //! Requests are of two kinds: a **call** renews or releases a lease that is held, and a **poll** asks for a lock. Calls go
 //! first, because a lease ends while they wait. Each kind may use all threads but two, so one is always left to the other
-//! kind. A read counts as a poll. It tells most waiters that their lock is held. A waiter whose lock is free asks for it alone.
+//! kind. A read counts as a poll. It shows most waiters that their lock is held. A waiter whose lock is free asks for it alone.
 //!
-//! A place is a part of the store that may fail while the others work: the first byte of an HBase row, and a hash
-//! elsewhere. So that a place that hangs leaves threads for the others,
+//! A shard is a part of the store that may fail while the others work: the first byte of an HBase row, and a hash
+//! elsewhere. So that a shard that hangs leaves threads for the others,
 //!
-//! * a place has at most [`PLACE_MAX`] requests of each kind at one time;
-//! * places that fail have at most [`FAILING_POLLS`] and [`FAILING_CALLS`] requests at one time, all together. A place fails
+//! * a shard has at most [`SHARD_MAX`] requests of each kind at one time;
+//! * shards that fail have at most [`FAILING_POLLS`] and [`FAILING_CALLS`] requests at one time, all together. A shard fails
 //!   from a request that the store did not serve, or that has taken longer than [`STUCK`], until one is answered;
-//! * no read includes a place that fails.
+//! * no read includes a shard that fails.
 //!
 //! Threads are started when there is work for them, end when they have had none for a while, and are joined by `stop`.
 //! No thread is started before the first inquiry. An inquiry may hold the last handle of the manager, so it is never
@@ -51,9 +51,9 @@ const ASKS_MAX: usize = THREADS_MAX - 1;
 const KIND_MAX: usize = ASKS_MAX - 1;
 /// The same for polls of one lock each. If all of them hang, one more request can still read for the others.
 const POLLS_ALONE_MAX: usize = KIND_MAX - 1;
-/// Highest number of requests of one kind to one place at one time.
-const PLACE_MAX: usize = 2;
-/// Highest numbers of requests to failing places at one time. Together they leave a thread to the other places.
+/// Highest number of requests of one kind to one shard at one time.
+const SHARD_MAX: usize = 2;
+/// Highest numbers of requests to failing shards at one time. Together they leave a thread to the other shards.
 const FAILING_POLLS: usize = 4;
 const FAILING_CALLS: usize = 2;
 /// From so many polls that wait for a thread on, one request reads for all of them. At most so many are read together.
@@ -66,14 +66,14 @@ pub(crate) const READ_MAX: Duration = Duration::from_secs(2);
 /// After a read for many that reported nothing, each asks alone for so long: the store cannot read several locks at once,
 /// or does not answer.
 const APART: Duration = Duration::from_secs(10);
-/// How long a request may take before its place counts as failing.
+/// How long a request may take before its shard counts as failing.
 const STUCK: Duration = Duration::from_secs(1);
 /// A thread without work ends after this time.
 const IDLE: Duration = Duration::from_secs(5);
 /// A waiter that the threads serve.
 pub(crate) trait Inquiry: Send + Sync {
     /// Says what to do next. Never blocks.
-    fn look(&self) -> NextStep;
+    fn next_step(&self) -> NextStep;
 
     /// Sends one request to the store. Afterwards the inquiry is looked at again.
     fn ask(&self) -> Served;
@@ -125,7 +125,7 @@ pub(crate) enum NextStep {
     Done,
 }
 
-/// What a request says about its place.
+/// What a request says about its shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Served {
     Yes,
@@ -188,7 +188,7 @@ struct AskersState {
     apart_until: Option<Moment>,
     /// Places whose last request was not served.
     failing: BTreeSet<u8>,
-    /// Numbers drawn for timers, places in `asks`, and threads.
+    /// Numbers drawn for timers, shards in `asks`, and threads.
     drawn: u64,
     threads: Vec<(u64, Thread)>,
     /// Threads that have ended by themselves, to be joined.
@@ -210,7 +210,7 @@ struct OpenInquiry {
     inquiry: Arc<dyn Inquiry>,
     kind: AskKind,
     /// The part of the store that answers it.
-    place: u8,
+    shard: u8,
     /// It has just been read together with others, and asks alone now.
     is_alone: bool,
     is_ready: bool,
@@ -226,7 +226,7 @@ struct OpenInquiry {
 struct UnderWay {
     number: InquiryNumber,
     kind: AskKind,
-    place: u8,
+    shard: u8,
     began: Moment,
 }
 
@@ -273,7 +273,7 @@ impl AskersState {
     }
 
     /// Records the result of a look. The caller drops what this returns, without the lock.
-    fn looked(&mut self, number: InquiryNumber, next: NextStep) -> Option<OpenInquiry> {
+    fn has_decided(&mut self, number: InquiryNumber, next: NextStep) -> Option<OpenInquiry> {
         let again = self.inquiries.get_mut(&number).map(|open| {
             open.is_looked_at = false;
             std::mem::take(&mut open.is_ready)
@@ -322,10 +322,10 @@ impl AskersState {
         Some(open)
     }
 
-    /// Returns the places that fail.
+    /// Returns the shards that fail.
     fn failing_now(&self) -> BTreeSet<u8> {
         let now = Moment::now();
-        let stuck = self.under_way.iter().filter(|it| now.since(it.began) > STUCK).map(|it| it.place);
+        let stuck = self.under_way.iter().filter(|it| now.since(it.began) > STUCK).map(|it| it.shard);
         self.failing.iter().copied().chain(stuck).collect()
     }
 
@@ -336,7 +336,7 @@ impl AskersState {
         of_kind < KIND_MAX && self.under_way.len() + self.readers < ASKS_MAX
     }
 
-    /// Takes the first inquiry whose kind and place have room for a request.
+    /// Takes the first inquiry whose kind and shard have room for a request.
     fn take_ask(&mut self) -> Option<(InquiryNumber, Arc<dyn Inquiry>)> {
         let polls = self.under_way.iter().filter(|it| it.kind == AskKind::Poll).count();
         let may_poll = polls < POLLS_ALONE_MAX && self.has_room(AskKind::Poll);
@@ -347,10 +347,10 @@ impl AskersState {
         let failing = self.failing_now();
         let has_room = |open: &OpenInquiry| {
             let of_kind = || self.under_way.iter().filter(|it| it.kind == open.kind);
-            let here = of_kind().filter(|it| it.place == open.place).count();
-            let of_failing = of_kind().filter(|it| failing.contains(&it.place)).count();
-            let fails = failing.contains(&open.place);
-            rooms[open.kind as usize] && here < PLACE_MAX && !(fails && of_failing >= open.kind.failing_max())
+            let here = of_kind().filter(|it| it.shard == open.shard).count();
+            let of_failing = of_kind().filter(|it| failing.contains(&it.shard)).count();
+            let fails = failing.contains(&open.shard);
+            rooms[open.kind as usize] && here < SHARD_MAX && !(fails && of_failing >= open.kind.failing_max())
         };
         let (&position, &number) = self.asks.iter().find(|(_, number)| has_room(&self.inquiries[*number]))?;
         self.asks.remove(&position);
@@ -359,7 +359,7 @@ impl AskersState {
         open.is_asking = true;
         open.is_alone = false;
         let inquiry = Arc::clone(&open.inquiry);
-        self.under_way.push(UnderWay { number, kind: open.kind, place: open.place, began: Moment::now() });
+        self.under_way.push(UnderWay { number, kind: open.kind, shard: open.shard, began: Moment::now() });
         Some((number, inquiry))
     }
 
@@ -376,7 +376,7 @@ impl AskersState {
         let failing = self.failing_now();
         let is_read = |number: &InquiryNumber| {
             let open = &self.inquiries[number];
-            !open.is_alone && !failing.contains(&open.place)
+            !open.is_alone && !failing.contains(&open.shard)
         };
         let polls = self.asks.range((AskKind::Poll, 0)..);
         let read: Vec<_> = polls
@@ -425,10 +425,10 @@ impl AskersState {
 
     fn asked(&mut self, number: InquiryNumber, served: Served) {
         if let Some(at) = self.under_way.iter().position(|it| it.number == number) {
-            let place = self.under_way.swap_remove(at).place;
+            let shard = self.under_way.swap_remove(at).shard;
             match served {
-                Served::Yes => drop(self.failing.remove(&place)),
-                Served::No => drop(self.failing.insert(place)),
+                Served::Yes => drop(self.failing.remove(&shard)),
+                Served::No => drop(self.failing.insert(shard)),
                 Served::Unknown => {}
             }
         }
@@ -452,7 +452,7 @@ impl Askers {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Adds an inquiry to `place` of the store. A thread looks at it soon.
+    /// Adds an inquiry to `shard` of the store. A thread looks at it soon.
     ///
     /// # Errors
     /// Fails when no thread runs and none can be started, or when the threads were stopped.
@@ -460,7 +460,7 @@ impl Askers {
         &self,
         number: InquiryNumber,
         kind: AskKind,
-        place: u8,
+        shard: u8,
         inquiry: Arc<dyn Inquiry>,
     ) -> io::Result<()> {
         let mut state = self.shared.lock();
@@ -470,7 +470,7 @@ impl Askers {
         let open = OpenInquiry {
             inquiry,
             kind,
-            place,
+            shard,
             is_alone: false,
             is_ready: false,
             is_looked_at: false,
@@ -625,13 +625,13 @@ fn work(shared: &Arc<AskersShared>, own_number: u64) {
         if let Some((number, inquiry)) = state.take_ready() {
             idle_since = None;
             drop(state);
-            let next = catch_unwind(AssertUnwindSafe(|| inquiry.look())).unwrap_or_else(|_| {
+            let next = catch_unwind(AssertUnwindSafe(|| inquiry.next_step())).unwrap_or_else(|_| {
                 log::error!("a pending acquisition panicked and was dropped");
                 NextStep::Done
             });
             drop(inquiry);
             state = shared.lock();
-            if let Some(over) = state.looked(number, next) {
+            if let Some(over) = state.has_decided(number, next) {
                 drop(state);
                 drop(over);
                 state = shared.lock();
@@ -705,7 +705,7 @@ mod tests {
         open: AtomicUsize,
         asking: AtomicUsize,
         asked: AtomicUsize,
-        looks: AtomicUsize,
+        reads: AtomicUsize,
     }
 
     impl Gate {
@@ -728,8 +728,8 @@ mod tests {
     }
 
     impl Inquiry for Planted {
-        fn look(&self) -> NextStep {
-            self.gate.looks.fetch_add(1, Ordering::SeqCst);
+        fn next_step(&self) -> NextStep {
+            self.gate.reads.fetch_add(1, Ordering::SeqCst);
             match self.asked.load(Ordering::SeqCst) {
                 0 => NextStep::Ask(Moment::NEVER),
                 _ => NextStep::Done,
@@ -746,13 +746,13 @@ mod tests {
         }
     }
 
-    fn plant(askers: &Askers, gate: &Arc<Gate>, place: u8, answer: Served) {
-        plant_as(AskKind::Poll, askers, gate, place, answer);
+    fn plant(askers: &Askers, gate: &Arc<Gate>, shard: u8, answer: Served) {
+        plant_as(AskKind::Poll, askers, gate, shard, answer);
     }
 
-    fn plant_as(kind: AskKind, askers: &Askers, gate: &Arc<Gate>, place: u8, answer: Served) {
+    fn plant_as(kind: AskKind, askers: &Askers, gate: &Arc<Gate>, shard: u8, answer: Served) {
         let inquiry = Planted { gate: Arc::clone(gate), answer, asked: AtomicUsize::new(0) };
-        askers.add(askers.number(), kind, place, Arc::new(inquiry)).unwrap();
+        askers.add(askers.number(), kind, shard, Arc::new(inquiry)).unwrap();
     }
 
     /// Over a store that reads one lock at a time.
@@ -764,7 +764,7 @@ mod tests {
     struct Ticking(AtomicUsize);
 
     impl Inquiry for Ticking {
-        fn look(&self) -> NextStep {
+        fn next_step(&self) -> NextStep {
             self.0.fetch_add(1, Ordering::SeqCst);
             NextStep::LookAt(Moment::now().after(Duration::from_millis(1)))
         }
@@ -782,20 +782,20 @@ mod tests {
         served.open.store(1, Ordering::SeqCst);
         let ticking = Arc::new(Ticking(AtomicUsize::new(0)));
         (0..20).for_each(|_| plant(&askers, &hung, 7, Served::No));
-        until("the place has all it may have", || hung.asking() == PLACE_MAX);
-        for place in 0..100 {
-            plant(&askers, &served, place, Served::Yes);
+        until("the shard has all it may have", || hung.asking() == SHARD_MAX);
+        for shard in 0..100 {
+            plant(&askers, &served, shard, Served::Yes);
         }
-        // One of them is to the place that hangs.
+        // One of them is to the shard that hangs.
         until("the others are served", || served.asked() == 99);
-        assert_eq!((hung.asking(), served.asked()), (PLACE_MAX, 99));
-        (100..200).for_each(|place| plant(&askers, &hung, place, Served::No));
+        assert_eq!((hung.asking(), served.asked()), (SHARD_MAX, 99));
+        (100..200).for_each(|shard| plant(&askers, &hung, shard, Served::No));
         until("all may ask but three", || hung.asking() == POLLS_ALONE_MAX);
         askers.add(askers.number(), AskKind::Poll, 0, ticking.clone()).unwrap();
         until("the timers go on", || ticking.0.load(Ordering::SeqCst) >= 5);
         assert!(hung.asking() == POLLS_ALONE_MAX && askers.threads() > POLLS_ALONE_MAX);
-        // Calls to other places go on, and one of those that hang leaves a thread to looks.
-        (0..100).for_each(|place| plant_as(AskKind::Call, &askers, &served, place, Served::Yes));
+        // Calls to other shards go on, and one of those that hang leaves a thread to looks.
+        (0..100).for_each(|shard| plant_as(AskKind::Call, &askers, &served, shard, Served::Yes));
         until("the calls are served", || served.asked() == 199);
         (0..5).for_each(|_| plant_as(AskKind::Call, &askers, &hung, 200, Served::No));
         until("a call hangs", || hung.asking() == ASKS_MAX);
@@ -814,12 +814,12 @@ mod tests {
         let (quick, hung) = (Arc::new(Gate::default()), Arc::new(Gate::default()));
         let _opened = OpenedAtEnd(&hung);
         quick.open.store(1, Ordering::SeqCst);
-        (0..10).for_each(|place| plant(&askers, &quick, place, Served::No));
+        (0..10).for_each(|shard| plant(&askers, &quick, shard, Served::No));
         until("all have failed", || askers.shared.lock().failing.len() == 10);
-        (0..10).for_each(|place| plant(&askers, &hung, place, Served::Yes));
-        until("the failing places have all they may have", || hung.asking() == FAILING_POLLS);
+        (0..10).for_each(|shard| plant(&askers, &hung, shard, Served::Yes));
+        until("the failing shards have all they may have", || hung.asking() == FAILING_POLLS);
         plant(&askers, &quick, 200, Served::Yes);
-        until("another place is served", || quick.asked() == 11);
+        until("another shard is served", || quick.asked() == 11);
         assert_eq!(hung.asking(), FAILING_POLLS);
         hung.open.store(1, Ordering::SeqCst);
         until("they answer again", || askers.shared.lock().failing.is_empty());
@@ -833,9 +833,9 @@ mod tests {
         let gate = Arc::new(Gate::default());
         let _opened = OpenedAtEnd(&gate);
         (0..100).for_each(|_| plant(&askers, &gate, 0, Served::Yes));
-        until("the place has all it may have", || gate.asking() == PLACE_MAX);
+        until("the shard has all it may have", || gate.asking() == SHARD_MAX);
         plant_as(AskKind::Call, &askers, &gate, 0, Served::Yes);
-        until("the call is sent", || gate.asking() == PLACE_MAX + 1);
+        until("the call is sent", || gate.asking() == SHARD_MAX + 1);
         let state = askers.shared.lock();
         assert!(state.under_way.iter().any(|it| it.kind == AskKind::Call));
     }
@@ -851,7 +851,7 @@ mod tests {
             let open = OpenInquiry {
                 inquiry,
                 kind,
-                place: number as u8,
+                shard: number as u8,
                 is_alone: false,
                 is_ready: false,
                 is_looked_at: false,
@@ -860,7 +860,7 @@ mod tests {
                 timer: None,
             };
             state.inquiries.insert(number, open);
-            state.looked(number, NextStep::Ask(Moment::NEVER));
+            state.has_decided(number, NextStep::Ask(Moment::NEVER));
         }
         let order: Vec<_> = std::iter::from_fn(|| state.take_ask()).map(|(number, _)| number).collect();
         assert_eq!(order, [2, 4, 1, 3]);
@@ -875,7 +875,7 @@ mod tests {
     }
 
     impl Inquiry for Reading {
-        fn look(&self) -> NextStep {
+        fn next_step(&self) -> NextStep {
             match self.is_over.load(Ordering::SeqCst) {
                 0 => NextStep::Ask(Moment::NEVER),
                 _ => NextStep::Done,
@@ -956,7 +956,7 @@ mod tests {
     fn a_woken_question_is_looked_at_and_one_that_panics_is_dropped() {
         struct Sleeping(AtomicUsize);
         impl Inquiry for Sleeping {
-            fn look(&self) -> NextStep {
+            fn next_step(&self) -> NextStep {
                 match self.0.fetch_add(1, Ordering::SeqCst) {
                     0 => NextStep::LookAt(Moment::NEVER),
                     _ => panic!("planted"),

@@ -103,7 +103,7 @@ impl Recent {
         };
     }
 
-    /// Another process was told that the lock is free.
+    /// Another process received the notice that the lock is free.
     pub(super) fn handed_on(&mut self, name: &LockName, yield_until: Option<Moment>) {
         let Some(at) = self.entries.iter().rposition(|entry| entry.name == *name) else { return };
         match yield_until {

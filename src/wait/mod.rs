@@ -3,6 +3,6 @@
 pub(crate) mod asking;
 pub(crate) mod completions;
 mod fairness;
-pub(crate) mod looks;
+pub(crate) mod local_queues;
 pub(crate) mod notices;
-pub(crate) mod queue;
+pub(crate) mod shared_reads;

@@ -69,7 +69,7 @@ pub(crate) struct Ls {
 pub(crate) struct Break {
     #[command(flatten)]
     pub(crate) lock: LockArg,
-    /// Why; the holder and the history are told, 1 to 255 bytes
+    /// Why; for the holder and the history, 1 to 255 bytes
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: String,
     /// Do not ask

@@ -20,7 +20,7 @@ pub(crate) struct Start {
     watch: LatchWatch,
     began: Moment,
     /// Whether [`opened`](Start::opened) has returned its line.
-    told: bool,
+    is_announced: bool,
 }
 
 fn handle(manager: &LockManager, name: &str) -> dlm::Result<Latch> {
@@ -42,7 +42,7 @@ impl Start {
             made => made?,
         }
         let watch = latch.watch()?;
-        Ok(Some(Start { latch, watch, began: Moment::now(), told: false }))
+        Ok(Some(Start { latch, watch, began: Moment::now(), is_announced: false }))
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -73,7 +73,7 @@ impl Start {
 
     /// Returns a line about the open latch on the first call, `None` afterwards.
     pub(crate) fn opened(&mut self) -> Option<String> {
-        if std::mem::replace(&mut self.told, true) {
+        if std::mem::replace(&mut self.is_announced, true) {
             return None;
         }
         let took = Moment::now().since(self.began).as_millis();

@@ -217,8 +217,8 @@ impl<K: Eq> Entries<K> {
         }
         let id = spare.take().expect("only success takes it");
         let entry = IdEntry { id, state: IdState::Held };
-        match self.near.iter_mut().find(|place| place.is_none()) {
-            Some(place) => *place = Some(entry),
+        match self.near.iter_mut().find(|slot| slot.is_none()) {
+            Some(slot) => *slot = Some(entry),
             None => {
                 self.far.insert_unique(hash, (hash, entry), |(hash, _)| *hash);
             }
@@ -240,8 +240,8 @@ impl<K: Eq> Entries<K> {
     #[inline]
     fn remove(&mut self, hash: u64, id: &K) -> Option<Removed<K>> {
         let is_it = |entry: &IdEntry<K>| entry.id == *id;
-        if let Some(place) = self.near.iter_mut().find(|place| place.as_ref().is_some_and(is_it)) {
-            return place.take().map(|entry| Removed { _entry: entry, _table: None });
+        if let Some(slot) = self.near.iter_mut().find(|slot| slot.as_ref().is_some_and(is_it)) {
+            return slot.take().map(|entry| Removed { _entry: entry, _table: None });
         }
         let found = self.far.find_entry(hash, |(_, entry)| entry.id == *id).ok()?;
         let ((_, entry), _) = found.remove();
@@ -356,9 +356,9 @@ impl<K> IdEntry<K> {
     /// the id would stay free without anybody to wake the next waiter.
     fn wake(&mut self, waiter: &Arc<IdWaiter>, timed_out: bool) -> Option<bool> {
         let IdState::Queued(queue) = &mut self.state else { unreachable!("an id with a waiter has a queue") };
-        let place = queue.waiters.iter().position(|other| Arc::ptr_eq(other, waiter));
-        let place = place.expect("a waiter stays in the queue until granted");
-        if place == 0 {
+        let index = queue.waiters.iter().position(|other| Arc::ptr_eq(other, waiter));
+        let index = index.expect("a waiter stays in the queue until granted");
+        if index == 0 {
             queue.called = false;
         }
         let locked = !queue.held;
@@ -366,7 +366,7 @@ impl<K> IdEntry<K> {
             return None;
         }
         queue.held = true;
-        queue.waiters.remove(place);
+        queue.waiters.remove(index);
         if queue.waiters.is_empty() {
             self.state = IdState::Held;
         }
@@ -546,8 +546,8 @@ mod tests {
                 2 => self.now += HAND_OVER_EVERY / 3,
                 3 if self.held && !self.waiters.is_empty() => self.release(),
                 4 => {
-                    if let Some(place) = self.waiters.iter().position(|(_, woken)| *woken) {
-                        self.come_back(place, false);
+                    if let Some(index) = self.waiters.iter().position(|(_, woken)| *woken) {
+                        self.come_back(index, false);
                     }
                 }
                 // Timed out, or woken spuriously.
@@ -569,18 +569,18 @@ mod tests {
                 *woken = true;
             }
             let granted = self.waiters.iter().position(|(waiter, _)| waiter.granted());
-            if let Some(place) = granted {
-                let (_, woken) = self.waiters.remove(place);
+            if let Some(index) = granted {
+                let (_, woken) = self.waiters.remove(index);
                 assert!(woken, "granted in its sleep");
                 self.grant(true);
             }
         }
 
-        fn come_back(&mut self, place: usize, timed_out: bool) {
-            self.waiters[place].1 = false;
-            if let Some(locked) = self.entry.wake(&self.waiters[place].0, timed_out) {
+        fn come_back(&mut self, index: usize, timed_out: bool) {
+            self.waiters[index].1 = false;
+            if let Some(locked) = self.entry.wake(&self.waiters[index].0, timed_out) {
                 assert!(locked || timed_out, "gave up early");
-                self.waiters.remove(place);
+                self.waiters.remove(index);
                 self.grant(locked);
             }
         }

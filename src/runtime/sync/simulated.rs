@@ -153,9 +153,9 @@ impl Condvar {
         let timed_out = loop {
             runtime.park(until);
             let mut waiting = self.waiting.lock();
-            let Some(place) = waiting.iter().position(|thread| *thread == current) else { break false };
+            let Some(index) = waiting.iter().position(|thread| *thread == current) else { break false };
             if until.is_some_and(|until| runtime.now() >= until) {
-                waiting.remove(place);
+                waiting.remove(index);
                 break true;
             }
         };

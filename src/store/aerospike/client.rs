@@ -86,7 +86,7 @@ type Decided<T> = std::result::Result<T, ResultCode>;
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("place", &self.name.place).finish_non_exhaustive()
+        f.debug_struct("Client").field("uri", &self.name.uri).finish_non_exhaustive()
     }
 }
 
@@ -122,7 +122,7 @@ impl Client {
             && !setup.strong_consistency;
         Client {
             direct: is_plain.then(|| Direct::new(&setup.namespace, setup.pool, setup.connect_timeout)),
-            name: StoreName { place: setup.place.clone(), namespace: setup.namespace.clone() },
+            name: StoreName { uri: setup.uri.clone(), namespace: setup.namespace.clone() },
             strong_consistency: setup.strong_consistency,
             seeds: setup.seeds.iter().map(host).collect(),
             contact: {
@@ -138,8 +138,8 @@ impl Client {
         self.name.of_namespace(what)
     }
 
-    pub(crate) fn place(&self) -> &str {
-        &self.name.place
+    pub(crate) fn uri(&self) -> &str {
+        &self.name.uri
     }
 
     pub(crate) fn namespace(&self) -> &str {
@@ -201,7 +201,7 @@ impl Client {
 
     fn written(answer: Decided<FoundRecord>) -> Written {
         match answer {
-            Ok(told) => Written::Done(told),
+            Ok(reply) => Written::Done(reply),
             Err(ResultCode::KeyNotFoundError) => Written::Missing,
             Err(_) => Written::Refused,
         }
@@ -315,15 +315,15 @@ impl Client {
         })
     }
 
-    /// Returns the answers to these [`BinOperation::Tell`] and [`BinOperation::TellAge`]. `None` if there is no such
+    /// Returns the answers to these [`BinOperation::Read`] and [`BinOperation::ReadAge`]. `None` if there is no such
     /// record.
-    pub(crate) fn tell(
+    pub(crate) fn read_steps(
         &self,
         record_key: &RecordKey,
         steps: &[BinOperation<'_>],
         by: Deadline,
     ) -> Result<Option<FoundRecord>> {
-        let answer = self.ask(RequestKind::Read, "read", record_key, Asked::Tell(steps), by, || {
+        let answer = self.ask(RequestKind::Read, "read", record_key, Asked::ReadSteps(steps), by, || {
             let key = &self.key(record_key)?;
             let steps: &Vec<Operation> = &steps.iter().map(operation).collect();
             self.call_once(RequestKind::Read, "read", by, |client, left| async move {
@@ -335,9 +335,9 @@ impl Client {
         Ok(answer.ok())
     }
 
-    /// Asks for [`tell`](Client::tell) of many records. Calls `answered` with the position of each record whose node
+    /// Asks for [`read_steps`](Client::read_steps) of many records. Calls `answered` with the position of each record whose node
     /// answered, as soon as it did. The others have to be asked for one by one.
-    pub(crate) fn tell_many(
+    pub(crate) fn read_steps_many(
         &self,
         record_keys: &[RecordKey],
         steps: &[BinOperation<'_>],
@@ -345,7 +345,7 @@ impl Client {
         answered: &mut dyn FnMut(usize, Option<FoundRecord>),
     ) {
         let Some(direct) = &self.direct else { return };
-        let row = |record_key| ManyAsked { record_key, asked: Asked::Tell(steps), alone: false };
+        let row = |record_key| ManyAsked { record_key, asked: Asked::ReadSteps(steps), alone: false };
         let all: Vec<_> = record_keys.iter().map(row).collect();
         direct.ask_many(&all, by, |by| self.ask_nodes(by), &mut |at, _, reply| {
             let decided =
@@ -457,13 +457,13 @@ impl Client {
     pub(crate) fn info(&self, questions: &[&str], by: Deadline) -> Result<Vec<(String, Vec<String>)>> {
         let answer = self.call(RequestKind::Read, "info", by, |client, left| async move {
             let policy = AdminPolicy { timeout: left };
-            let mut told = Vec::new();
+            let mut per_node = Vec::new();
             for node in client.nodes() {
                 let answers = node.info(&policy, questions).await?;
                 let answers = questions.iter().map(|question| answers.get(*question).cloned());
-                told.push((node.name().to_owned(), answers.map(Option::unwrap_or_default).collect()));
+                per_node.push((node.name().to_owned(), answers.map(Option::unwrap_or_default).collect()));
             }
-            Ok(told)
+            Ok(per_node)
         })?;
         answer.map_err(|code| self.name.odd("info", code))
     }
@@ -515,25 +515,25 @@ impl Client {
         let Ok(pooled) = self.pool.lend() else { return Vec::new() };
         let Ok(client) = self.client(&pooled, by) else { return Vec::new() };
         let asked = pooled.drive(async {
-            let (nodes, mut told, mut all) = (client.nodes(), Vec::new(), true);
+            let (nodes, mut per_node, mut all) = (client.nodes(), Vec::new(), true);
             for node in &nodes {
                 let left = left_ms(by).unwrap_or(1) / nodes.len() as u32;
                 match node.info(&AdminPolicy { timeout: left.max(1) }, &["replicas"]).await {
-                    Ok(mut answers) => told.push(NodePartitions {
+                    Ok(mut answers) => per_node.push(NodePartitions {
                         address: node.address().to_owned(),
                         replicas: answers.swap_remove("replicas").unwrap_or_default(),
                     }),
                     Err(_) => all = false,
                 }
             }
-            (told, all)
+            (per_node, all)
         });
-        let (told, all) = asked.unwrap_or_default();
+        let (per_node, all) = asked.unwrap_or_default();
         if !all {
             // The client's view of the cluster may be old.
             pooled.discard();
         }
-        told
+        per_node
     }
 
     /// Sends one request with the crate. `request` receives a client and its time limit in milliseconds.

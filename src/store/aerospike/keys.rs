@@ -134,7 +134,7 @@ pub(crate) fn fence_set(suffix: &str) -> String {
 pub(crate) struct LatchKeys {
     pub(crate) record_key: RecordKey,
     pub(crate) count: String,
-    /// The bin with the map of noted steps: names of participants that have counted, and numbers of other steps.
+    /// The bin with the map of marked steps: names of participants that have counted, and numbers of other steps.
     pub(crate) steps: String,
     /// The bin with the list of expected participants.
     pub(crate) due: String,

@@ -2,19 +2,19 @@
 //!
 //! ```text
 //!          condition                              change
-//! create   the farm has no count                  write the count, the creation's note, the expected
+//! create   the farm has no count                  write the count, the creation's mark, the expected
 //!                                                 participants and the incarnation
-//! step     the farm has a count of the            add 1 or -1, note the step, delete earlier notes of this
+//! step     the farm has a count of the            add 1 or -1, mark the step, delete earlier marks of this
 //!          incarnation that was read, and         process
-//!          this step is not noted yet
+//!          this step is not marked yet
 //! ```
 //!
-//! * The change that counts a step also notes it, under a unique number or under the participant's name. A request
-//!   that is sent again, or arrives late, finds the note and changes nothing.
-//! * The next step of this process deletes the note of an answered step that has a number. The note of a step with
+//! * The change that counts a step also marks it, under a unique number or under the participant's name. A request
+//!   that is sent again, or arrives late, finds the mark and changes nothing.
+//! * The next step of this process deletes the mark of an answered step that has a number. The mark of a step with
 //!   a lost answer stays while the latch lives, because its first request may still be in flight. Participants'
-//!   notes stay too.
-//! * The notes are deleted with the latch. For this reason each incarnation of a count has its own random bytes,
+//!   marks stay too.
+//! * The marks are deleted with the latch. For this reason each incarnation of a count has its own random bytes,
 //!   and every step names them. A late step does not count in a new latch with the same name. A count without these
 //!   bytes (from Java, or an older version of this library) receives them before its first step.
 //! * For the same reason a step is IN_DOUBT if an answer was lost and then the latch does not exist, or has another
@@ -47,12 +47,12 @@ use crate::store::{LatchNote, LatchStore, NewLatch, Roster, Step, Stepped};
 
 /// Maximum number of rounds of one change. Another round is needed only after a lost reply or a change by a peer.
 const ROUNDS: usize = 16;
-/// Maximum number of notes that one change deletes.
+/// Maximum number of marks that one change deletes.
 const FORGOTTEN_AT_ONCE: usize = 32;
-/// Maximum number of latches whose notes and incarnations are remembered. With more latches, a few notes stay in
+/// Maximum number of latches whose marks and incarnations are remembered. With more latches, a few marks stay in
 /// the records and incarnations are read again.
 const REMEMBERED: usize = 4096;
-/// A process whose note ended this long ago is still told. Machines' clocks differ.
+/// A process whose note ended this long ago still gets a notice. Machines' clocks differ.
 const ENDED_FOR_MS: u64 = 60_000;
 
 /// The steps of this process.
@@ -61,7 +61,7 @@ struct Steps {
     /// The first half of each step's number. No other process has it, not even a fork of this one.
     process: OnceLock<[u8; 8]>,
     next: AtomicU64,
-    /// Answered steps whose notes are still in the latch's record, by the record's key and the bin of the notes.
+    /// Answered steps whose marks are still in the latch's record, by the record's key and the bin of the marks.
     answered: Mutex<HashMap<(String, String), Vec<BinValue>>>,
     /// The incarnations that were read or written last, by the same key. The server refuses an old one.
     incarnations: Mutex<HashMap<(String, String), Incarnation>>,
@@ -186,7 +186,7 @@ impl LatchStore for AerospikeLatches {
                         doubt.ask(|| self.client.read_with_collections(&keys.record_key, &bins, new.by));
                     let found = found.map_err(|error| doubt.or(error))?;
                     if let Some(found) = found.filter(|found| found.int(&keys.count).is_some()) {
-                        return Ok(note(&found, &keys, &made).is_some());
+                        return Ok(mark(&found, &keys, &made).is_some());
                     }
                 }
                 Err(error) => doubt.go_on(error)?,
@@ -201,20 +201,20 @@ impl LatchStore for AerospikeLatches {
         }
         let keys = LatchKeys::of(step.name, &self.suffix)?;
         let number = self.steps.draw()?;
-        // The key and the value of the step's note.
-        let (noted, note_of) = match step.participant {
+        // The key and the value of the step's mark.
+        let (marked, mark_of) = match step.participant {
             Some(name) => (BinValue::Text(name.to_owned()), number),
             None => (number, BinValue::Int(0)),
         };
         let forget = self.steps.to_forget(&keys);
         let mut steps = vec![
             BinOperation::Add(&keys.count, step.add),
-            BinOperation::MapPut(&keys.steps, noted.clone(), note_of.clone()),
+            BinOperation::MapPut(&keys.steps, marked.clone(), mark_of.clone()),
         ];
         if !forget.is_empty() {
             steps.push(BinOperation::MapDrop(&keys.steps, forget.clone()));
         }
-        steps.push(BinOperation::Tell(&keys.count));
+        steps.push(BinOperation::Read(&keys.count));
         let (exists, ttl_s) = (RecordExistsAction::UpdateOnly, whole_seconds(step.ttl));
         let mut incarnation = match self.steps.incarnation(&keys) {
             Some(incarnation) => incarnation,
@@ -224,16 +224,16 @@ impl LatchStore for AerospikeLatches {
         let mut doubt = Doubt::none(step.by);
         for _ in 0..ROUNDS {
             let (has, is) = (keys.count.as_str(), (keys.made.as_str(), incarnation.id.as_slice()));
-            let when = When::LacksKey { has, is, map: &keys.steps, key: &noted };
+            let when = When::LacksKey { has, is, map: &keys.steps, key: &marked };
             let write =
                 Write { record_key: &keys.record_key, exists, when: Some(when), steps: &steps, ttl_s };
             match doubt.ask(|| self.client.write(&write, step.by)) {
-                Ok(Written::Done(told)) => {
+                Ok(Written::Done(reply)) => {
                     self.steps.forgotten(&keys, &forget);
                     if !doubt.is_open() && step.participant.is_none() {
-                        self.steps.answered(&keys, noted);
+                        self.steps.answered(&keys, marked);
                     }
-                    return Ok(Stepped::Counted(told.int(&keys.count)));
+                    return Ok(Stepped::Counted(reply.int(&keys.count)));
                 }
                 Ok(Written::Missing) => return Err(gone(&mut doubt, step.name)),
                 Ok(Written::Refused) => {
@@ -244,8 +244,8 @@ impl LatchStore for AerospikeLatches {
                     let Some(found) = found.filter(|found| found.int(&keys.count).is_some()) else {
                         return Err(gone(&mut doubt, step.name));
                     };
-                    let there = note(&found, &keys, &noted);
-                    if there == Some(&note_of) {
+                    let there = mark(&found, &keys, &marked);
+                    if there == Some(&mark_of) {
                         return Ok(Stepped::Counted(None));
                     }
                     if found.bytes(&keys.made) == Some(&incarnation.id) {
@@ -425,7 +425,7 @@ impl AerospikeLatches {
             return error;
         }
         Error::RetriesExhausted {
-            store: self.client.place().to_owned(),
+            store: self.client.uri().to_owned(),
             what: format!(
                 "latch {name} was not counted: the incarnation of its count could not be read or written"
             ),
@@ -434,10 +434,10 @@ impl AerospikeLatches {
     }
 }
 
-/// Returns the note under `key` in the farm's steps.
-fn note<'a>(found: &'a FoundRecord, keys: &LatchKeys, key: &BinValue) -> Option<&'a BinValue> {
+/// Returns the mark under `key` in the farm's steps.
+fn mark<'a>(found: &'a FoundRecord, keys: &LatchKeys, key: &BinValue) -> Option<&'a BinValue> {
     match found.bin(&keys.steps) {
-        Some(BinValue::Map(steps)) => steps.iter().find(|(noted, _)| noted == key).map(|(_, note)| note),
+        Some(BinValue::Map(steps)) => steps.iter().find(|(marked, _)| marked == key).map(|(_, mark)| mark),
         _ => None,
     }
 }

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use super::client::{Client, FoundRecord, PARTITIONS, RecordDigest, SetPart, When};
 use super::keys::{LockKeys, RecordKey, java_bins, own_bins};
 use super::nodes::Node;
-use super::standing::{TOLD, java_record, own};
+use super::standing::{STANDING_READS, java_record, own};
 use crate::error::Result;
 use crate::names::fence::Fence;
 use crate::names::holder::{Holder, Identity};
@@ -134,7 +134,7 @@ fn listed(set: &str, suffix: &str, digest: &[u8; 20], found: &FoundRecord, is_he
     ListedLock { holder: is_held.then(holder), fence, layout, ..lock }
 }
 
-/// Asks for the remaining time of leases in the layout `own`, which a scan does not tell. It is only for people.
+/// Asks for the remaining time of leases in the layout `own`, which a scan does not return. It is only for people.
 fn tell_ends(client: &Client, suffix: &str, locks: &mut [ListedLock], by: Deadline) {
     let key = |lock: &ListedLock| Some(LockKeys::of(lock.name.as_ref()?, suffix).ok()?.lock);
     let is_asked = |lock: &ListedLock| lock.layout == Some(Layout::Own.name()) && lock.holder.is_some();
@@ -144,7 +144,7 @@ fn tell_ends(client: &Client, suffix: &str, locks: &mut [ListedLock], by: Deadli
         .filter(|(_, lock)| is_asked(lock))
         .filter_map(|(index, lock)| Some((index, key(lock)?)))
         .unzip();
-    client.tell_many(&keys, &TOLD, by, &mut |at, found| {
+    client.read_steps_many(&keys, &STANDING_READS, by, &mut |at, found| {
         if let Some(Standing::Held(found)) = found.as_ref().map(own) {
             locks[indexes[at]].holder = Some(found.holder());
         }

@@ -100,7 +100,7 @@ impl HistoryStore for AerospikeStore {
 
 impl Register for AerospikeStore {
     fn describe(&self) -> String {
-        self.client.place().to_owned()
+        self.client.uri().to_owned()
     }
 
     fn layout(&self) -> Option<&'static str> {
@@ -214,8 +214,8 @@ impl Register for AerospikeStore {
     fn read_many(&self, names: &[LockName], by: Deadline, report: &mut dyn FnMut(usize, Standing)) {
         let keys = names.iter().map(|name| LockKeys::of(name, &self.suffix).map(|keys| keys.lock));
         let Ok(keys) = keys.collect::<Result<Vec<_>>>() else { return };
-        let steps = [TOKEN, WHO, own_bins::LASTS_MS].map(BinOperation::Tell);
-        self.client.tell_many(&keys, &steps, by, &mut |index, found| {
+        let steps = [TOKEN, WHO, own_bins::LASTS_MS].map(BinOperation::Read);
+        self.client.read_steps_many(&keys, &steps, by, &mut |index, found| {
             // A record of the other layout is left to `read`, which explains it.
             let is_own = found.as_ref().is_some_and(|found| found.bin(own_bins::LASTS_MS).is_some());
             if self.beside_own || !is_own {
@@ -231,7 +231,7 @@ impl Register for AerospikeStore {
     fn reserve(&self, name: &LockName, least: u64, numbers: u64, by: Deadline) -> Result<u64> {
         let record_key = fence_key(name, &self.suffix);
         let least = least.saturating_add(numbers - 1);
-        let steps = [BinOperation::Raise(FENCE, (numbers as i64, least as i64)), BinOperation::Tell(FENCE)];
+        let steps = [BinOperation::Raise(FENCE, (numbers as i64, least as i64)), BinOperation::Read(FENCE)];
         let ttl_s = whole_seconds(FENCE_TTL);
         let write = Write {
             record_key: &record_key,
@@ -241,7 +241,7 @@ impl Register for AerospikeStore {
             ttl_s,
         };
         let answer = self.client.write(&write, by)?;
-        let number = if let Written::Done(told) = &answer { told.int(FENCE) } else { None };
+        let number = if let Written::Done(reply) = &answer { reply.int(FENCE) } else { None };
         number.map(|number| number as u64).ok_or_else(|| {
             let what = format!("counting the fence of lock {name} returned {answer:?}");
             Error::Internal { what, source: None }
@@ -256,7 +256,7 @@ impl Register for AerospikeStore {
     /// The time of the last write, by the clock of the record's node.
     fn stamp(&self, name: &LockName, by: Deadline) -> Result<Option<Box<[u8]>>> {
         let keys = LockKeys::of(name, &self.suffix)?;
-        let found = self.client.tell(&keys.lock, &[BinOperation::TellWritten(WRITTEN_NS)], by)?;
+        let found = self.client.read_steps(&keys.lock, &[BinOperation::ReadWritten(WRITTEN_NS)], by)?;
         Ok(found.and_then(|found| found.int(WRITTEN_NS)).map(|ns| ns.to_be_bytes().into()))
     }
 

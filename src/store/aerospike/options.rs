@@ -39,7 +39,7 @@ pub(crate) struct Setup {
     pub(crate) namespace: String,
     pub(crate) suffix: String,
     /// The URI without options, for messages.
-    pub(crate) place: String,
+    pub(crate) uri: String,
     pub(crate) fenced: bool,
     pub(crate) strong_consistency: bool,
     pub(crate) pool: usize,
@@ -86,7 +86,7 @@ impl Setup {
         mut options: Options,
         known: &[StoreOption],
     ) -> Result<Setup> {
-        let place = format!("aerospike://{}/{namespace}/{suffix}", described(hosts));
+        let uri = format!("aerospike://{}/{namespace}/{suffix}", described(hosts));
         let strong = one_of(&mut options, "strong_consistency", &[("any", false), ("require", true)])?;
         let alternate = one_of(&mut options, "services_alternate", &[("off", false), ("on", true)])?;
         let plain = one_of(&mut options, "plain_credentials", &[("refuse", false), ("allow", true)])?;
@@ -104,7 +104,7 @@ impl Setup {
             seeds: hosts.split(',').map(seed).collect::<Result<_>>()?,
             namespace: namespace.to_owned(),
             suffix: suffix.to_owned(),
-            place,
+            uri,
             fenced,
             strong_consistency: strong,
             pool,

@@ -33,7 +33,7 @@ use super::namespace_check::{Checked, NamespaceCheck, judged};
 use super::nodes::Node;
 use super::options::Setup;
 use super::ready::wait_until_ready;
-use super::standing::{TOLD, own as standing};
+use super::standing::{STANDING_READS, own as standing};
 use crate::error::{Error, Result};
 use crate::names::diagnostic::Diagnostic;
 use crate::names::history_entry::HistoryEntry;
@@ -143,26 +143,26 @@ impl AerospikeOwnStore {
             BinOperation::Put(WHO, BinValue::Bytes(record.identity_bytes().to_vec())),
             BinOperation::Put(NAME, BinValue::Text(name.key().to_owned())),
             BinOperation::Climb { bin: FENCE, by: by_numbers, least, sign },
-            BinOperation::Tell(TOKEN),
-            BinOperation::Tell(FENCE),
+            BinOperation::Read(TOKEN),
+            BinOperation::Read(FENCE),
         ];
         let when = When::Free { lasts_ms: LASTS_MS };
         let exists =
             if self.beside_java { RecordExistsAction::UpdateOnly } else { RecordExistsAction::Update };
-        let told = match self.change(key, exists, when, &steps, by)? {
-            Written::Done(told) => told,
+        let reply = match self.change(key, exists, when, &steps, by)? {
+            Written::Done(reply) => reply,
             Written::Refused => return Ok(Err(None)),
             // The record that stood has gone. The next attempt creates one of the layout `java`.
             Written::Missing => return Ok(Err(Some(Standing::Held(Found::default())))),
         };
-        let number = told.int(FENCE).filter(|_| told.bytes(TOKEN) == Some(token.as_bytes()));
-        if told.generation == 1 {
+        let number = reply.int(FENCE).filter(|_| reply.bytes(TOKEN) == Some(token.as_bytes()));
+        if reply.generation == 1 {
             self.counters.fence_seeded();
         }
         match number {
             Some(number) => Ok(Ok(u64::try_from(number).ok())),
             None => Err(Error::InDoubt {
-                what: format!("{}: lock {name}: the answer is that of another request", self.client.place()),
+                what: format!("{}: lock {name}: the answer is that of another request", self.client.uri()),
                 source: None,
             }),
         }
@@ -212,7 +212,7 @@ impl HistoryStore for AerospikeOwnStore {
 
 impl Register for AerospikeOwnStore {
     fn describe(&self) -> String {
-        self.client.place().to_owned()
+        self.client.uri().to_owned()
     }
 
     fn layout(&self) -> Option<&'static str> {
@@ -293,14 +293,14 @@ impl Register for AerospikeOwnStore {
     }
 
     fn read(&self, name: &LockName, by: Deadline) -> Result<Standing> {
-        let found = self.client.tell(&LockKeys::of(name, &self.suffix)?.lock, &TOLD, by)?;
+        let found = self.client.read_steps(&LockKeys::of(name, &self.suffix)?.lock, &STANDING_READS, by)?;
         Ok(found.as_ref().map_or(Standing::Free, standing))
     }
 
     fn read_many(&self, names: &[LockName], by: Deadline, report: &mut dyn FnMut(usize, Standing)) {
         let keys = names.iter().map(|name| LockKeys::of(name, &self.suffix).map(|keys| keys.lock));
         let Ok(keys) = keys.collect::<Result<Vec<_>>>() else { return };
-        self.client.tell_many(&keys, &TOLD, by, &mut |index, found| {
+        self.client.read_steps_many(&keys, &STANDING_READS, by, &mut |index, found| {
             report(index, found.as_ref().map_or(Standing::Free, standing));
         });
     }
@@ -318,15 +318,15 @@ impl Register for AerospikeOwnStore {
             (found.and_then(|found| found.int(keys::FENCE)).unwrap_or_default(), numbers as i64);
         let (least, sign) = (java.saturating_add(numbers), Sign::Positive);
         let climb = BinOperation::Climb { bin: FENCE, by: numbers, least, sign };
-        let steps = [climb, BinOperation::Tell(FENCE)];
+        let steps = [climb, BinOperation::Read(FENCE)];
         let when = When::Held(lease_of(&token));
         match self.change(key, RecordExistsAction::UpdateOnly, when, &steps, by)? {
-            Written::Done(told) => told
+            Written::Done(reply) => reply
                 .int(FENCE)
                 .map(|number| number as u64)
                 .ok_or_else(|| Error::Internal { what: "the answer has no fence".into(), source: None }),
             Written::Missing | Written::Refused => Err(Error::RetriesExhausted {
-                store: self.client.place().to_owned(),
+                store: self.client.uri().to_owned(),
                 what: "the lease expired before its fence was raised; use a longer TTL".into(),
                 source: None,
             }),

@@ -10,12 +10,12 @@ use crate::store::remote::{Found, Record, Standing};
 /// The name of an answer: milliseconds since the record was written.
 const AGE_MS: &str = "age_ms";
 /// What a read of a lock asks for.
-pub(super) const TOLD: [BinOperation<'static>; 5] = [
-    BinOperation::Tell(own_bins::TOKEN),
-    BinOperation::Tell(own_bins::LASTS_MS),
-    BinOperation::Tell(own_bins::FENCE),
-    BinOperation::Tell(own_bins::WHO),
-    BinOperation::TellAge(AGE_MS),
+pub(super) const STANDING_READS: [BinOperation<'static>; 5] = [
+    BinOperation::Read(own_bins::TOKEN),
+    BinOperation::Read(own_bins::LASTS_MS),
+    BinOperation::Read(own_bins::FENCE),
+    BinOperation::Read(own_bins::WHO),
+    BinOperation::ReadAge(AGE_MS),
 ];
 
 /// Returns the state of a lock with this record of the layout `java`. Any record means that the lock is held.
@@ -40,7 +40,7 @@ pub(super) fn java_record(found: &FoundRecord) -> Found {
     Found { record, written_ms: updated, left, beneath: None }
 }
 
-/// Returns the state of a lock with these answers to [`TOLD`].
+/// Returns the state of a lock with these answers to [`STANDING_READS`].
 pub(super) fn own(found: &FoundRecord) -> Standing {
     let age_ms = found.int(AGE_MS).unwrap_or_default();
     let Some(lasts_ms) = found.int(own_bins::LASTS_MS) else {

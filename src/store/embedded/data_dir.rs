@@ -7,7 +7,7 @@
 //!     gate                     the file of the writer lock, see `lmdb`
 //!     clock                    the offset of the boot clock that measures its leases
 //!     alive-<random>           locked while a process lives, see `liveness`
-//!     notices-<random>         the socket at which a process hears notices, see `wait/notices`
+//!     notices-<random>         the socket at which a process receives notices, see `wait/notices`
 //!   fence-floor                a decimal number; all fences so far are at most this number
 //!   creating                   locked while a generation is created
 //!   new-<pid>/                 an incomplete generation, also after its creator was killed

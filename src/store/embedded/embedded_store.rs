@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::data_dir::DataDir;
 use super::latch_codec::{BEHIND_LATCHES, is_key};
-use super::liveness::{DeathProof, LivenessFiles, LivenessId, LivenessMark, leftovers};
+use super::liveness::{DeathProof, LivenessFiles, LivenessId, LivenessRef, leftovers};
 use super::record::{Header, Record};
 use super::room::{self, Room, RoomState};
 use super::sweep::sweep;
@@ -327,7 +327,7 @@ impl EmbeddedStore {
     }
 
     /// Returns the mark of a lease that dies with this process.
-    fn mark(&self, by: Deadline) -> Result<LivenessMark> {
+    fn mark(&self, by: Deadline) -> Result<LivenessRef> {
         let marked = self.liveness.mark(&self.generation, self.access).map_err(|error| {
             let what = "no liveness file can be created in its directory: check permissions, free space and \
                         descriptors";
@@ -376,7 +376,7 @@ impl EmbeddedStore {
                 }
                 Ok((found, Some(key)))
             })?;
-            named.extend(found.into_iter().map(|mark: LivenessMark| mark.id));
+            named.extend(found.into_iter().map(|mark: LivenessRef| mark.id));
             seen += SEARCHED_AT_ONCE;
             match next {
                 Some(next) => from = next,

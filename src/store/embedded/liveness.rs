@@ -51,7 +51,7 @@ pub(super) type LivenessId = [u8; ID_BYTES];
 
 /// A liveness file, as a record names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct LivenessMark {
+pub(super) struct LivenessRef {
     pub(super) id: LivenessId,
     pub(super) device: u64,
     pub(super) inode: u64,
@@ -67,7 +67,7 @@ pub(super) struct LivenessFiles {
 /// A locked liveness file of this process. Dropping it deletes the file.
 #[derive(Debug)]
 struct LivenessFile {
-    mark: LivenessMark,
+    mark: LivenessRef,
     path: PathBuf,
     file: File,
     /// The process that created it, see [`process_mark`].
@@ -84,14 +84,14 @@ pub(super) struct DeathProof {
 
 /// What [`LivenessFiles::mark`] has found.
 pub(super) struct OwnMark {
-    pub(super) mark: LivenessMark,
+    pub(super) mark: LivenessRef,
     /// The file was created by this call.
     pub(super) is_new: bool,
 }
 
-impl LivenessMark {
-    fn of(id: LivenessId, found: &Metadata) -> LivenessMark {
-        LivenessMark { id, device: found.dev(), inode: found.ino() }
+impl LivenessRef {
+    fn of(id: LivenessId, found: &Metadata) -> LivenessRef {
+        LivenessRef { id, device: found.dev(), inode: found.ino() }
     }
 
     /// Returns the proof that the process with this liveness file in `dir` has died; `None` if it lives, or if nothing
@@ -100,7 +100,7 @@ impl LivenessMark {
         let proof = DeathProof::try_new(dir, self.id).ok()??;
         // Whoever has locked the wrong file knows nothing.
         let found = proof.file.metadata().ok()?;
-        (LivenessMark::of(self.id, &found) == *self).then_some(proof)
+        (LivenessRef::of(self.id, &found) == *self).then_some(proof)
     }
 }
 
@@ -121,7 +121,7 @@ impl LivenessFiles {
     }
 
     /// Returns a copy of the descriptor of this file of ours; `None` if it is not ours.
-    pub(super) fn descriptor(&self, mark: &LivenessMark) -> Option<io::Result<OwnedFd>> {
+    pub(super) fn descriptor(&self, mark: &LivenessRef) -> Option<io::Result<OwnedFd>> {
         let files = self.files.lock();
         let file = files.iter().find(|file| file.mark == *mark)?;
         Some(file.file.try_clone().map(OwnedFd::from))
@@ -138,7 +138,7 @@ impl LivenessFile {
             let mut options = File::options();
             let file =
                 options.read(true).write(true).create_new(true).mode(access.file_mode()).open(&path)?;
-            let mark = LivenessMark::of(id, &file.metadata()?);
+            let mark = LivenessRef::of(id, &file.metadata()?);
             // From here on, an error deletes the file.
             let own = LivenessFile { mark, path, file, process: process_mark::current() };
             match flock(&own.file, FlockOperation::NonBlockingLockExclusive) {
@@ -203,7 +203,7 @@ impl DeathProof {
     pub(super) fn delete(self) {
         // Only whoever has the lock deletes a file. So if the path still names this file here, it does until the end.
         let ours =
-            self.file.metadata().is_ok_and(|found| names(&self.path, &LivenessMark::of(self.id, &found)));
+            self.file.metadata().is_ok_and(|found| names(&self.path, &LivenessRef::of(self.id, &found)));
         if ours && let Err(error) = fs::remove_file(&self.path) {
             log::debug!("the liveness file {:?} of a process that has died stays: {error}", self.path);
         }
@@ -235,8 +235,8 @@ fn open(path: &Path) -> io::Result<File> {
     above_streams(|| File::options().read(true).custom_flags(flags.bits() as i32).open(path))
 }
 
-fn names(path: &Path, mark: &LivenessMark) -> bool {
-    fs::symlink_metadata(path).is_ok_and(|found| LivenessMark::of(mark.id, &found) == *mark)
+fn names(path: &Path, mark: &LivenessRef) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| LivenessRef::of(mark.id, &found) == *mark)
 }
 
 fn path_of(dir: &Path, id: LivenessId) -> PathBuf {

@@ -14,7 +14,7 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use super::liveness::LivenessMark;
+use super::liveness::LivenessRef;
 use crate::names::fence::Fence;
 use crate::names::holder::{Holder, Identity};
 use crate::names::owner::{OwnerRecord, OwnerToken};
@@ -35,7 +35,7 @@ pub(super) struct Record {
     pub(super) ttl: Duration,
     pub(super) identity: Identity,
     /// Set if the lease dies with its process.
-    pub(super) mark: Option<LivenessMark>,
+    pub(super) mark: Option<LivenessRef>,
 }
 
 /// The state of the whole store.
@@ -94,7 +94,7 @@ impl Record {
             out.extend_from_slice(&number.to_be_bytes());
         }
         self.identity.encode_into(&mut out);
-        if let Some(LivenessMark { id, device, inode }) = &self.mark {
+        if let Some(LivenessRef { id, device, inode }) = &self.mark {
             out.push(MARKED);
             out.extend_from_slice(id);
             out.extend_from_slice(&device.to_be_bytes());
@@ -127,11 +127,11 @@ impl Record {
     }
 }
 
-fn mark(bytes: &[u8]) -> Option<LivenessMark> {
+fn mark(bytes: &[u8]) -> Option<LivenessRef> {
     let (id, rest) = bytes.split_first_chunk()?;
     let (device, rest) = number(rest)?;
     let (inode, _) = number(rest)?;
-    Some(LivenessMark { id: *id, device, inode })
+    Some(LivenessRef { id: *id, device, inode })
 }
 
 pub(super) fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
@@ -162,7 +162,7 @@ mod tests {
     }
 
     fn marked() -> Record {
-        let mark = LivenessMark { id: [9; 16], device: 0x0102, inode: u64::MAX - 7 };
+        let mark = LivenessRef { id: [9; 16], device: 0x0102, inode: u64::MAX - 7 };
         Record { mark: Some(mark), ..sample() }
     }
 

@@ -94,7 +94,7 @@ impl FirstContact {
         by: Deadline,
         hello: impl Fn(Deadline) -> std::result::Result<(), NoAnswer>,
     ) -> Result<()> {
-        let look = || LOOK.min(by.remaining()).max(LOOK_LATE);
+        let limit_of_survey = || LOOK.min(by.remaining()).max(LOOK_LATE);
         let was_known = self.has_answered();
         // A crowd that starts at once would use up the connections for greetings. But a greeting that hangs must not shut
         // out others: perhaps only its connection is broken.
@@ -114,7 +114,7 @@ impl FirstContact {
                 Err(NoAnswer::Final(error)) => return Err(self.named(error)),
                 Err(NoAnswer::Again(error)) => error,
             };
-            if !self.has_answered() && self.survey(look()).is_final() || by.remaining() <= PAUSE {
+            if !self.has_answered() && self.survey(limit_of_survey()).is_final() || by.remaining() <= PAUSE {
                 return Err(self.named(error));
             }
             time::sleep(jittered(PAUSE));
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn many_failures_look_at_the_addresses_once() {
+    fn many_failures_probe_the_addresses_once() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let contact = FirstContact { fresh: LONG, ..contact(listener.local_addr().unwrap().port()) };
         let served = Arc::new(AtomicUsize::new(0));

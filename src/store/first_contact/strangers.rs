@@ -84,7 +84,7 @@ pub(super) struct Survey {
 }
 
 impl Survey {
-    /// Looks at each address, until `by` at most. A name look-up may take longer.
+    /// SharedReads at each address, until `by` at most. A name look-up may take longer.
     pub(super) fn of(peers: &[Peer], service: Service, is_secure: bool, by: Deadline) -> Survey {
         let mut found = Vec::with_capacity(peers.len());
         for (at, peer) in peers.iter().enumerate() {
@@ -95,7 +95,7 @@ impl Survey {
             } else {
                 format!("{}:{}", peer.host, peer.port)
             };
-            found.push((shown, peer.look(service, is_secure, by)));
+            found.push((shown, peer.probe(service, is_secure, by)));
         }
         Survey { found }
     }
@@ -139,7 +139,7 @@ fn is_unknown_host(error: &std::io::Error) -> bool {
 }
 
 impl Peer {
-    fn look(&self, service: Service, is_secure: bool, by: Deadline) -> AtPeer {
+    fn probe(&self, service: Service, is_secure: bool, by: Deadline) -> AtPeer {
         let addresses: Vec<SocketAddr> =
             match above_streams(|| (self.host.as_str(), self.port).to_socket_addrs()) {
                 Ok(addresses) => addresses.collect(),
@@ -149,7 +149,7 @@ impl Peer {
             };
         let found = addresses.iter().enumerate().map(|(at, address)| {
             let share = by.remaining() / (addresses.len() - at) as u32;
-            look(address, service, is_secure, by.sooner(Deadline::after(share)))
+            probe(address, service, is_secure, by.sooner(Deadline::after(share)))
         });
         found.max().unwrap_or(AtPeer::NoHost("it has no address".into()))
     }
@@ -168,7 +168,7 @@ const REQUESTS: [&[u8]; 3] = [
 /// First bytes of a message in Thrift's strict binary encoding.
 const THRIFT: [u8; 3] = [0x80, 0x01, 0x00];
 
-fn look(address: &SocketAddr, service: Service, is_secure: bool, by: Deadline) -> AtPeer {
+fn probe(address: &SocketAddr, service: Service, is_secure: bool, by: Deadline) -> AtPeer {
     let mut sockets = Vec::with_capacity(REQUESTS.len());
     let mut best = AtPeer::Silent;
     for request in REQUESTS {

@@ -59,13 +59,13 @@ impl HbaseBridge {
     /// Returns whether the cell of a lock holds a record now.
     fn is_held(&self, table: &Native, row: &[u8], by: Deadline) -> Result<bool> {
         let standing = match table.content() {
-            Content::OwnLocks => own::standing(OwnStore::look(table, row, by)?),
+            Content::OwnLocks => own::standing(OwnStore::read_cells(table, row, by)?),
             _ => locks::standing(table.get(row, LOCK, by)?),
         };
         Ok(standing != Standing::Free)
     }
 
-    /// Looks for locks that are held in `table` and not in `twin`.
+    /// SharedReads for locks that are held in `table` and not in `twin`.
     fn held_in_one(&self, table: &Native, twin: &Native, found: &mut Unpaired, by: Deadline) -> Result<()> {
         let column: CellColumn = if table.content() == Content::OwnLocks { OWN_LOCK } else { LOCK };
         let mut next = Some(Vec::new());

@@ -221,7 +221,7 @@ pub(super) trait CellStore: LockTable {
     /// Reads the record of a lock and what covers it.
     ///
     /// Default: one after the other.
-    fn look(&self, row: &[u8], by: Deadline) -> Result<LockCells> {
+    fn read_cells(&self, row: &[u8], by: Deadline) -> Result<LockCells> {
         Ok(LockCells { record: self.get(row, LOCK, by)?, cover: self.get(row, COVER, by)? })
     }
 
@@ -426,12 +426,12 @@ pub(super) trait OwnStore: LockTable {
         });
     }
 
-    fn look(&self, row: &[u8], by: Deadline) -> Result<OwnCells>;
+    fn read_cells(&self, row: &[u8], by: Deadline) -> Result<OwnCells>;
 
     /// Reads the cells of many rows. Calls `report` with the position of each row that was read, and its cells.
     ///
     /// Default: reads none.
-    fn look_many(&self, rows: &[Vec<u8>], by: Deadline, report: &mut dyn FnMut(usize, OwnCells)) {
+    fn read_many(&self, rows: &[Vec<u8>], by: Deadline, report: &mut dyn FnMut(usize, OwnCells)) {
         let _ = (rows, by, report);
     }
 }

@@ -229,7 +229,7 @@ impl Register for HbaseStore {
         let swap = |(index, replace): (usize, &Replace<'_>)| swap_of(index, replace, 0);
         let swaps = replaces.iter().enumerate().map(swap).collect();
         self.rows.swap_many(LOCK, swaps, by, &mut |swapped| {
-            let (index, next) = told(swapped, answered)?;
+            let (index, next) = pass_on(swapped, answered)?;
             let (expected, record) = (&next.expected, &next.record);
             Some(swap_of(index, &Replace { expected, record, ..replaces[index] }, 0))
         });
@@ -242,7 +242,7 @@ impl Register for HbaseStore {
     /// What covers the lock lasts as long as before at least: of an earlier break, and of a record that was not written
     /// again since.
     fn remove_broken(&self, name: &LockName, expected: &Record, by: Deadline) -> Reply {
-        let before = match self.rows.look(&name.hbase_row(), by) {
+        let before = match self.rows.read_cells(&name.hbase_row(), by) {
             Ok(cells) => cells.cover.and_then(|cell| cover_of(&cell)).unwrap_or_default(),
             Err(error) => return Reply::Down(error),
         };
@@ -250,7 +250,7 @@ impl Register for HbaseStore {
     }
 
     fn read(&self, name: &LockName, by: Deadline) -> Result<Standing> {
-        self.rows.look(&name.hbase_row(), by).map(covered)
+        self.rows.read_cells(&name.hbase_row(), by).map(covered)
     }
 
     fn read_many(&self, names: &[LockName], by: Deadline, report: &mut dyn FnMut(usize, Standing)) {
@@ -315,7 +315,7 @@ impl Register for HbaseStore {
         self.rows.check_and_put(&swap, by).map(drop)
     }
 
-    /// The time and the value of the cell. Through a gateway a record of Java cannot be told from a later one.
+    /// The time and the value of the cell. Through a gateway a record of Java cannot be distinguished from a later one.
     fn stamp(&self, name: &LockName, by: Deadline) -> Result<Option<Box<[u8]>>> {
         if !self.rows.compares_stamps() {
             return Ok(None);
@@ -392,7 +392,7 @@ pub(super) fn swap_of(index: usize, replace: &Replace<'_>, number: u64) -> Recor
 }
 
 /// Passes an answer on. Returns the next change of the same lock, if there is one.
-pub(super) fn told(
+pub(super) fn pass_on(
     swapped: Swapped,
     answered: &mut dyn FnMut(Replaced) -> Option<NextReplace>,
 ) -> Option<(usize, NextReplace)> {

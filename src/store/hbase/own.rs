@@ -33,7 +33,7 @@ use super::diagnose::{PROBE_TTL, diagnose};
 use super::history;
 use super::layout::{FREE, OWN_FENCE, OWN_HISTORY, OWN_LOCK};
 use super::list;
-use super::locks::{self, FENCE_TTL, LAZY_RELEASE_TTL, swap_of, told};
+use super::locks::{self, FENCE_TTL, LAZY_RELEASE_TTL, pass_on, swap_of};
 use super::rules::refuse_own_table;
 use crate::error::{Error, Result};
 use crate::names::diagnostic::Diagnostic;
@@ -115,7 +115,7 @@ impl HbaseOwnStore {
                 Some(cells) => cells,
                 None => {
                     self.counters.read_after_refusal();
-                    self.cells.look(row, by)?
+                    self.cells.read_cells(row, by)?
                 }
             };
             let last = cells.number;
@@ -244,7 +244,7 @@ impl Register for HbaseOwnStore {
             answered(Replaced { index, since: Moment::now(), reply });
         }
         self.cells.swap_many(swaps, FENCE_TTL, by, &mut |swapped| {
-            let (index, next) = told(swapped, answered)?;
+            let (index, next) = pass_on(swapped, answered)?;
             let (expected, record) = (&next.expected, &next.record);
             Some(swap_of(index, &Replace { expected, record, ..replaces[index] }, expected.number()?))
         });
@@ -258,12 +258,12 @@ impl Register for HbaseOwnStore {
     }
 
     fn read(&self, name: &LockName, by: Deadline) -> Result<Standing> {
-        Ok(standing(self.cells.look(&name.hbase_row(), by)?))
+        Ok(standing(self.cells.read_cells(&name.hbase_row(), by)?))
     }
 
     fn read_many(&self, names: &[LockName], by: Deadline, report: &mut dyn FnMut(usize, Standing)) {
         let rows: Vec<_> = names.iter().map(LockName::hbase_row).collect();
-        self.cells.look_many(&rows, by, &mut |index, cells| report(index, standing(cells)));
+        self.cells.read_many(&rows, by, &mut |index, cells| report(index, standing(cells)));
     }
 
     fn count(&self, name: &LockName, _: u64, _: Deadline) -> Result<u64> {
@@ -272,7 +272,7 @@ impl Register for HbaseOwnStore {
     }
 
     fn last_count(&self, name: &LockName, by: Deadline) -> Result<Option<u64>> {
-        Ok(self.cells.look(&name.hbase_row(), by)?.number)
+        Ok(self.cells.read_cells(&name.hbase_row(), by)?.number)
     }
 
     fn history(&self) -> Option<&dyn HistoryStore> {
@@ -295,11 +295,11 @@ impl Register for HbaseOwnStore {
 
     fn diagnose(&self, by: Deadline) -> Result<Vec<Diagnostic>> {
         diagnose(&*self.cells, Content::OwnLocks, by, |row| {
-            let number = self.cells.look(row, by)?.number.unwrap_or_default().saturating_add(1);
+            let number = self.cells.read_cells(row, by)?.number.unwrap_or_default().saturating_add(1);
             let write = write(row, number, (FREE, PROBE_TTL), Durability::Async);
             let expects = if number > 1 { Expects::Free } else { Expects::Unused };
             self.cells.claim(&write, &expects, by)?;
-            Ok(self.cells.look(row, by)?.record)
+            Ok(self.cells.read_cells(row, by)?.record)
         })
     }
 
@@ -342,19 +342,19 @@ struct UsedRows {
 impl UsedRows {
     const PLACES: usize = 4096;
 
-    fn place(&self, row: &[u8]) -> (&AtomicU64, u64) {
+    fn slot(&self, row: &[u8]) -> (&AtomicU64, u64) {
         let hash = self.hasher.hash_one(row);
         (&self.hashes[hash as usize % UsedRows::PLACES], hash)
     }
 
     fn expected(&self, row: &[u8]) -> Expects {
-        let (place, hash) = self.place(row);
-        if place.load(Ordering::Relaxed) == hash { Expects::Free } else { Expects::Unused }
+        let (slot, hash) = self.slot(row);
+        if slot.load(Ordering::Relaxed) == hash { Expects::Free } else { Expects::Unused }
     }
 
     fn remember(&self, row: &[u8]) {
-        let (place, hash) = self.place(row);
-        place.store(hash, Ordering::Relaxed);
+        let (slot, hash) = self.slot(row);
+        slot.store(hash, Ordering::Relaxed);
     }
 }
 
@@ -457,7 +457,7 @@ mod tests {
             Ok(true)
         }
 
-        fn look(&self, _: &[u8], _: Deadline) -> Result<OwnCells> {
+        fn read_cells(&self, _: &[u8], _: Deadline) -> Result<OwnCells> {
             Ok(OwnCells::default())
         }
     }

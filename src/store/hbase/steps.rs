@@ -13,19 +13,19 @@ use crate::runtime::time::Deadline;
 
 /// Family and qualifier.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct CellPlace {
+pub(crate) struct ColumnName {
     pub(crate) family: Vec<u8>,
     pub(crate) qualifier: Vec<u8>,
 }
 
 /// `family:qualifier`, with bytes that cannot be printed escaped.
-impl fmt::Display for CellPlace {
+impl fmt::Display for ColumnName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.family.escape_ascii(), self.qualifier.escape_ascii())
     }
 }
 
-impl fmt::Debug for CellPlace {
+impl fmt::Debug for ColumnName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
@@ -56,7 +56,7 @@ pub(crate) enum Rule<'a> {
 }
 
 /// A rule for a column.
-pub(crate) type CellTest<'a> = (&'a CellPlace, Rule<'a>);
+pub(crate) type CellTest<'a> = (&'a ColumnName, Rule<'a>);
 
 /// Condition of a change.
 #[derive(Debug, Clone)]
@@ -75,14 +75,14 @@ pub(crate) enum RowGuard<'a> {
 #[derive(Debug, Clone)]
 pub(crate) enum CellWrite<'a> {
     Put {
-        cells: Vec<(&'a CellPlace, &'a [u8])>,
+        cells: Vec<(&'a ColumnName, &'a [u8])>,
         ttl: Option<Duration>,
         durability: Durability,
     },
     /// Adds to an 8-byte counter. A new counter begins at 0. An existing counter keeps its TTL, which starts again.
-    Add(&'a CellPlace, i64),
+    Add(&'a ColumnName, i64),
     /// Deletes all versions up to this timestamp, which must be the timestamp of a cell that was read.
-    Delete(Vec<(&'a CellPlace, u64)>),
+    Delete(Vec<(&'a ColumnName, u64)>),
 }
 
 /// The cells to read.
@@ -90,7 +90,7 @@ pub(crate) enum CellWrite<'a> {
 pub(crate) struct Which<'a> {
     /// Whole families.
     pub(crate) families: Vec<&'a [u8]>,
-    pub(crate) columns: Vec<&'a CellPlace>,
+    pub(crate) columns: Vec<&'a ColumnName>,
     /// Number of newest versions to read of each column.
     pub(crate) versions: u32,
 }
@@ -105,7 +105,7 @@ pub(crate) enum RowStep<'a> {
 /// A cell that was read.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct FoundCell {
-    pub(crate) place: CellPlace,
+    pub(crate) column: ColumnName,
     pub(crate) value: Vec<u8>,
     /// Server time in milliseconds since 1970.
     pub(crate) written_ms: u64,
@@ -134,12 +134,12 @@ pub(crate) enum AfterWrite {
 }
 
 impl RowAnswer {
-    pub(crate) fn value(&self, place: &CellPlace) -> Option<&[u8]> {
-        self.cells.iter().find(|cell| cell.place == *place).map(|cell| cell.value.as_slice())
+    pub(crate) fn value(&self, column: &ColumnName) -> Option<&[u8]> {
+        self.cells.iter().find(|cell| cell.column == *column).map(|cell| cell.value.as_slice())
     }
 
-    pub(crate) fn number(&self, place: &CellPlace) -> Option<i64> {
-        self.value(place).and_then(|value| value.try_into().ok()).map(i64::from_be_bytes)
+    pub(crate) fn number(&self, column: &ColumnName) -> Option<i64> {
+        self.value(column).and_then(|value| value.try_into().ok()).map(i64::from_be_bytes)
     }
 }
 

@@ -31,11 +31,11 @@ impl TableEndpoint {
 
 /// Opens an application's table. `reply_max` is the largest reply that `hbase://` accepts, in bytes.
 pub(crate) fn open_rows(
-    place: &TableEndpoint,
+    endpoint: &TableEndpoint,
     options: Options,
     reply_max: u32,
 ) -> Result<Box<dyn RowStore>> {
-    match place {
+    match endpoint {
         TableEndpoint::Native { masters, table } => {
             Ok(Box::new(super::native::NativeRows::new(masters, table, options, reply_max)?))
         }

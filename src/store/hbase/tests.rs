@@ -106,7 +106,7 @@ impl CellStore for Scripted {
         self.0.serve(|cells| cells.get(row).map(|value| Cell { value: value.clone(), written_ms: 0 }))
     }
 
-    fn look(&self, row: &[u8], by: Deadline) -> Result<LockCells> {
+    fn read_cells(&self, row: &[u8], by: Deadline) -> Result<LockCells> {
         Ok(LockCells { record: self.get(row, LOCK, by)?, cover: None })
     }
 

@@ -14,8 +14,8 @@ impl ListenerSet {
     /// Adds a note. Drops those that have ended, and the one that ends first if there are too many.
     pub(in crate::store) fn note(&mut self, listener: LatchListener, ends: Moment, now: Moment) {
         self.notes.retain(|(ends, noted)| now < *ends && noted.endpoint != listener.endpoint);
-        let place = self.notes.partition_point(|(before, _)| *before <= ends);
-        self.notes.insert(place, (ends, listener));
+        let index = self.notes.partition_point(|(before, _)| *before <= ends);
+        self.notes.insert(index, (ends, listener));
         if self.notes.len() > LISTENERS_MAX {
             self.notes.remove(0);
         }

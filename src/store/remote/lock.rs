@@ -621,7 +621,7 @@ impl<R: Register> Acquisition<'_, R> {
             if self.lost.is_some() && !pauses.rest() {
                 break;
             }
-            let round = if look { self.look(None, None) } else { self.create_and_settle() };
+            let round = if look { self.read_and_settle(None, None) } else { self.create_and_settle() };
             look = match round? {
                 Round::Over(answer) => return Ok(answer),
                 _ if self.attempt.by.passed() => break,
@@ -651,12 +651,12 @@ impl<R: Register> Acquisition<'_, R> {
                 if known.is_none() {
                     self.store.counters.read_after_refusal();
                 }
-                self.look(known, is_late.then_some(tried))
+                self.read_and_settle(known, is_late.then_some(tried))
             }
             Err(error) if error.is_in_doubt() => {
                 self.open.push(tried);
                 self.lost.get_or_insert(error);
-                self.look(None, None)
+                self.read_and_settle(None, None)
             }
             Err(error) => Err(self.failed(error)),
         }
@@ -680,7 +680,7 @@ impl<R: Register> Acquisition<'_, R> {
     /// Finds out who holds the lock, after No or Lost. `known` is the state of the lock if the answer contained
     /// it. `refused` is an attempt that was answered with No so late that it may have been sent twice. Then the
     /// first copy may have created the record that made the second fail, and a third may still come.
-    fn look(&mut self, known: Option<Standing>, refused: Option<Tried>) -> Result<Round> {
+    fn read_and_settle(&mut self, known: Option<Standing>, refused: Option<Tried>) -> Result<Round> {
         self.open.extend(refused);
         let in_doubt = !self.open.is_empty();
         let found = match known.map_or_else(|| self.read(in_doubt), Ok) {

@@ -12,7 +12,7 @@ use rustix::time::Timespec;
 use super::datagram::{BYTES_MAX, Datagram};
 use super::socket::NoticeSocket;
 use crate::names::notice_endpoint::{GrantEndpoint, NoticeEndpoint};
-use crate::names::waiting_line::{WaitingLine, WaitingProcess};
+use crate::names::waiters::{Waiters, WaitingProcess};
 use crate::runtime::random;
 use crate::runtime::time::Moment;
 
@@ -51,7 +51,7 @@ struct HolderQuestion {
 pub(crate) fn ask_holders(
     holders: &[Option<GrantEndpoint>],
     directory: Option<&Path>,
-) -> Vec<Option<WaitingLine>> {
+) -> Vec<Option<Waiters>> {
     let mut sockets = Sockets { directory, open: [const { None }; KINDS] };
     let answers = holders.chunks(AT_ONCE).flat_map(|some| sockets.ask(some)).collect();
     sockets.remove();
@@ -59,7 +59,7 @@ pub(crate) fn ask_holders(
 }
 
 impl Sockets<'_> {
-    fn ask(&mut self, holders: &[Option<GrantEndpoint>]) -> Vec<Option<WaitingLine>> {
+    fn ask(&mut self, holders: &[Option<GrantEndpoint>]) -> Vec<Option<Waiters>> {
         let mut answers = vec![None; holders.len()];
         let question = |(at, holder): (usize, &Option<GrantEndpoint>)| {
             let (holder, nonce) = ((*holder)?, random::secret_number().ok()?);
@@ -75,20 +75,20 @@ impl Sockets<'_> {
             }
             let next = open.iter().map(|question| question.due).filter(|due| *due > now).min();
             for (from, datagram) in self.received(next.unwrap_or(end).min(end)) {
-                let (nonce, line) = match datagram {
+                let (nonce, waiters) = match datagram {
                     Datagram::NotHere { nonce } => (nonce, None),
                     Datagram::Waiting { nonce, threads, waited, entries } => {
                         let processes = entries
                             .iter()
                             .map(|entry| WaitingProcess { endpoint: entry.endpoint, waited: entry.waited });
                         let processes = processes.collect();
-                        (nonce, Some(WaitingLine { threads, threads_waited: waited, processes }))
+                        (nonce, Some(Waiters { threads, threads_waited: waited, processes }))
                     }
                     _ => continue,
                 };
                 let is_answered = |it: &HolderQuestion| it.nonce == nonce && it.holder.endpoint == from;
                 if let Some(index) = open.iter().position(is_answered) {
-                    answers[open.swap_remove(index).at] = line;
+                    answers[open.swap_remove(index).at] = waiters;
                 }
             }
         }
@@ -120,10 +120,10 @@ impl Sockets<'_> {
 
     /// Returns the socket that reaches an endpoint. Opens it if it is the first of its kind.
     fn to(&mut self, endpoint: NoticeEndpoint) -> io::Result<&NoticeSocket> {
-        let place = &mut self.open[kind(endpoint)];
-        if place.is_none() {
+        let socket = &mut self.open[kind(endpoint)];
+        if socket.is_none() {
             let any = |ip: IpAddr| NoticeSocket::udp(SocketAddr::new(ip, 0));
-            let (socket, _) = match (endpoint, self.directory) {
+            let (opened, _) = match (endpoint, self.directory) {
                 (NoticeEndpoint::Udp(SocketAddr::V4(_)), _) => any(Ipv4Addr::UNSPECIFIED.into())?,
                 (NoticeEndpoint::Udp(SocketAddr::V6(_)), _) => any(Ipv6Addr::UNSPECIFIED.into())?,
                 (NoticeEndpoint::Local(_), Some(directory)) => {
@@ -131,9 +131,9 @@ impl Sockets<'_> {
                 }
                 (NoticeEndpoint::Local(_), None) => return Err(io::ErrorKind::AddrNotAvailable.into()),
             };
-            *place = Some(socket);
+            *socket = Some(opened);
         }
-        place.as_ref().ok_or_else(|| io::ErrorKind::NotConnected.into())
+        socket.as_ref().ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
     /// Returns what has arrived, and waits for it until this moment.
@@ -188,7 +188,7 @@ mod tests {
         Datagram::Waiting { nonce, threads, waited, entries: Vec::new() }.encode()
     }
 
-    /// Asks a holder that acts for the first two questions as told, and gives the true answer to the third. Returns the
+    /// Asks a holder that acts for the first two questions as given, and gives the true answer to the third. Returns the
     /// number of threads that it was said to have.
     fn asked(acts: impl Fn(&UdpSocket, SocketAddr, u64) + Send + 'static) -> Option<u32> {
         let socket = socket();
@@ -208,13 +208,13 @@ mod tests {
             }
         };
         let holder_thread = thread::spawn(holds);
-        let line = ask_holders(&[Some(holder)], None).pop().unwrap();
+        let waiters = ask_holders(&[Some(holder)], None).pop().unwrap();
         // A slow machine may have given up before the third question.
-        let ended = holder_thread.is_finished() || line.is_some();
+        let ended = holder_thread.is_finished() || waiters.is_some();
         if ended {
             holder_thread.join().unwrap();
         }
-        line.map(|line| line.threads)
+        waiters.map(|waiters| waiters.threads)
     }
 
     /// A slow machine may get no answer in time. It must never get a wrong one.

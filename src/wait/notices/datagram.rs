@@ -4,21 +4,21 @@
 //!
 //! | kind | from, to | fields | means |
 //! |---|---|---|---|
-//! | 1 register | waiter, holder | `key:u64 nonce:u64 waited_ms:u32 count:u8` and entries | tell me when the lock is free |
-//! | 2 registered | holder, waiter | `nonce:u64` | I hold the lock and shall tell you |
+//! | 1 register | waiter, holder | `key:u64 nonce:u64 waited_ms:u32 count:u8` and entries | notify me when the lock is free |
+//! | 2 registered | holder, waiter | `nonce:u64` | I hold the lock and shall notify you |
 //! | 3 moved | earlier holder, waiter | `nonce:u64 endpoint key:u64` | that one is next: register there |
 //! | 4 not here | any, waiter | `nonce:u64` | I do not hold it: look at the store |
 //! | 5 ask | earlier holder, first waiter | `nonce:u64 key:u64 age_ms:u32 count:u8` and entries | the lock is free: ask for it; these wait behind you |
-//! | 6 heard | first waiter, earlier holder | `key:u64` | I ask for it |
+//! | 6 received | first waiter, earlier holder | `key:u64` | I ask for it |
 //! | 7 declined | first waiter, earlier holder | `key:u64` | I do not want it any more |
 //! | 8 pause | holder, waiter | `nonce:u64 ms:u32` | nobody with notices asks for this time, so that others get a turn |
 //! | 9 opened | who opened a latch, waiter | `nonce:u64` | the latch is probably open: look at the store |
-//! | 10 who waits | an operator's tool, holder | `key:u64 nonce:u64` | tell me who waits for the lock |
+//! | 10 who waits | an operator's tool, holder | `key:u64 nonce:u64` | who waits for the lock |
 //! | 11 waiting | holder, an operator's tool | `nonce:u64 threads:u32 waited_ms:u32 count:u8` and entries | so many threads of mine wait, the first for so long, and these processes |
 //! | 12 leave | waiter, holder | `key:u64 nonce:u64` | I do not wait any more |
 //! | 13 want | who was refused and does not wait, holder | `key:u64` | if the lock only stays with you, give it back |
 //!
-//! A register whose key is 0 is a challenge: `not here` with its nonce shows that the process hears this endpoint. Every
+//! A register whose key is 0 is a challenge: `not here` with its nonce shows that the process receives at this endpoint. Every
 //! version answers so. Kinds that a version does not know are ignored.
 //!
 //! An entry is another waiting process: `endpoint nonce:u64 waited_ms:u32`. Its nonce is 0 in `waiting`: it is for the
@@ -38,7 +38,7 @@ const REPLY_MAX: usize = 6 + 8 + 19 + 8;
 const WAITING_MAX: usize = 6 + 8 + 4 + 4 + 1 + ENTRIES_MAX * (19 + 8 + 4);
 /// What a challenge quotes. No grant has it.
 const NO_KEY: u64 = 0;
-/// Highest number of entries in one datagram, and so in the line of one lock.
+/// Highest number of entries in one datagram, and so in the queue of one lock.
 pub(super) const ENTRIES_MAX: usize = 40;
 
 /// A waiting process in a datagram.
@@ -56,7 +56,7 @@ pub(super) enum Datagram {
     Moved { nonce: u64, to: NoticeEndpoint, key: u64 },
     NotHere { nonce: u64 },
     Ask { nonce: u64, key: u64, age: Duration, entries: Vec<SentEntry> },
-    Heard { key: u64 },
+    Received { key: u64 },
     Declined { key: u64 },
     Pause { nonce: u64, pause: Duration },
     Opened { nonce: u64 },
@@ -96,7 +96,7 @@ impl Datagram {
             }
             Datagram::Registered { nonce: number }
             | Datagram::NotHere { nonce: number }
-            | Datagram::Heard { key: number }
+            | Datagram::Received { key: number }
             | Datagram::Declined { key: number }
             | Datagram::Opened { nonce: number }
             | Datagram::Want { key: number } => put(&mut out, &[*number]),
@@ -141,7 +141,7 @@ impl Datagram {
                 let (age, entries) = entries(rest)?;
                 Datagram::Ask { nonce: first, key, age, entries }
             }
-            6 => Datagram::Heard { key: first },
+            6 => Datagram::Received { key: first },
             7 => Datagram::Declined { key: first },
             8 => Datagram::Pause { nonce: first, pause: duration(rest)?.0 },
             9 => Datagram::Opened { nonce: first },
@@ -168,7 +168,7 @@ impl Datagram {
             | Datagram::Challenge { .. } => true,
             Datagram::Register { .. }
             | Datagram::NotHere { .. }
-            | Datagram::Heard { .. }
+            | Datagram::Received { .. }
             | Datagram::Declined { .. }
             | Datagram::Opened { .. }
             | Datagram::WhoWaits { .. }
@@ -185,7 +185,7 @@ impl Datagram {
             Datagram::Moved { .. } => 3,
             Datagram::NotHere { .. } => 4,
             Datagram::Ask { .. } => 5,
-            Datagram::Heard { .. } => 6,
+            Datagram::Received { .. } => 6,
             Datagram::Declined { .. } => 7,
             Datagram::Pause { .. } => 8,
             Datagram::Opened { .. } => 9,
@@ -256,7 +256,7 @@ mod tests {
             Datagram::Moved { nonce, to: endpoint, key },
             Datagram::NotHere { nonce },
             Datagram::Ask { nonce, key, age: waited, entries: vec![entry] },
-            Datagram::Heard { key },
+            Datagram::Received { key },
             Datagram::Declined { key },
             Datagram::Pause { nonce, pause: waited },
             Datagram::Opened { nonce },

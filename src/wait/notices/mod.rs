@@ -1,8 +1,8 @@
-//! Notices: processes that wait for one lock tell each other when it is free, and whoever opens a latch tells those
+//! Notices: processes that wait for one lock notify each other when it is free, and the process that opens a latch notifies those
 //! that wait for it.
 //!
-//! HBase and Aerospike tell nobody that a lock was released. Without notices each waiting process asks once per retry
-//! interval. With them a process that releases a lock tells the process that has waited longest.
+//! HBase and Aerospike report no release of a lock. Without notices each waiting process asks once per retry
+//! interval. With them a process that releases a lock notifies the process that has waited longest.
 //!
 //! **The store alone decides who holds a lock.** A notice makes a waiter ask the store earlier, and nothing else. So a
 //! notice that is lost, late, doubled or forged costs one early request to the store at most. A waiter polls as it does
@@ -10,25 +10,25 @@
 //!
 //! ```text
 //! waiter                      holder
-//!   | looks at the store: held, by the process at this endpoint, with these random bits
+//!   | reads the store: held, by the process at this endpoint, with these random bits
 //!   |---- register (quotes the bits) ---->|
 //!   |<--------- registered ---------------|
 //!   |                                     | releases the lock in the store
 //!   |<--- ask (and who waits behind you) -|
-//!   |---- heard ------------------------->|
+//!   |---- received ---------------------->|
 //!   | asks the store: granted
 //! ```
 //!
 //! A process that waits for a latch leaves a note in the store, with its endpoint and random bits. Whoever opens the latch
-//! reads the notes and tells each process, quoting its bits. There is no line: all of them read the latch.
+//! reads the notes and notifies each process, quoting its bits. There is no queue: all of them read the latch.
 //!
-//! `lines` decides, `datagram` has the bytes, `socket` sends them. The socket is opened with the manager. One thread,
-//! `dlm-notices`, hears them. It is started by the first attempt to acquire a lock or the first note at a latch, and ended
+//! `queues` decides, `datagram` has the bytes, `socket` sends them. The socket is opened with the manager. One thread,
+//! `dlm-notices`, receives them. It is started by the first attempt to acquire a lock or the first note at a latch, and ended
 //! by `stop`.
 
 mod ask_holders;
 mod datagram;
-mod lines;
+mod lock_queues;
 mod socket;
 
 use std::io;
@@ -48,8 +48,8 @@ use rustix::time::Timespec;
 
 pub(crate) use self::ask_holders::ask_holders;
 use self::datagram::{BYTES_MAX, Datagram};
-pub(crate) use self::lines::{ANSWER, NextTurn, QueueAtRelease};
-use self::lines::{Effect, Lines};
+pub(crate) use self::lock_queues::{ANSWER, LocalQueueAtRelease, NextTurn};
+use self::lock_queues::{Effect, LockQueues};
 use self::socket::NoticeSocket;
 use crate::error::{Error, Result};
 use crate::names::diagnostic::Diagnostic;
@@ -69,17 +69,17 @@ use crate::settings::config::NoticesSetting;
 const ACTIVE: Duration = Duration::from_secs(1);
 /// How long a notice of this process to itself may take.
 const PROBE: Duration = Duration::from_secs(1);
-/// Highest number of datagrams between two looks at the timers.
+/// Highest number of datagrams between two checks of the timers.
 const BATCH: usize = 64;
 
 /// The waiters of a manager.
-pub(crate) trait Waiters: Send + Sync {
+pub(crate) trait LocalWaiters: Send + Sync {
     /// The first waiter asks the store now. Returns `false` if nobody waits. The quantum began this long ago.
     fn ask_now(&self, name: &LockName, age: Duration) -> bool;
-    /// The first waiter looks at the store now.
-    fn look_now(&self, name: &LockName);
+    /// The first waiter reads the store now.
+    fn read_now(&self, name: &LockName);
     /// All waiters wait until this moment, which comes from a datagram: for an interval of their own at most, once between
-    /// two looks at the store, and not after the lease that they wait for has ended.
+    /// two reads the store, and not after the lease that they wait for has ended.
     fn pause(&self, name: &LockName, until: Moment);
     /// The first waiter need not look at the store earlier than usual.
     fn acknowledged(&self, name: &LockName);
@@ -95,7 +95,7 @@ pub(crate) trait LatchWaits: Send + Sync {
 }
 
 /// Called with the name of a lock of this process for which another process waits.
-pub(crate) type TellWanted = Box<dyn Fn(&LockName) + Send + Sync>;
+pub(crate) type OnWanted = Box<dyn Fn(&LockName) + Send + Sync>;
 
 /// Numbers of notices since the manager was opened.
 #[derive(Debug, Default)]
@@ -130,9 +130,9 @@ struct NoticesShared {
     all: bool,
     /// `None` if notices are off.
     open: Option<OpenNotices>,
-    waiters: OnceLock<Weak<dyn Waiters>>,
+    waiters: OnceLock<Weak<dyn LocalWaiters>>,
     latch_waits: OnceLock<Weak<dyn LatchWaits>>,
-    wanted: OnceLock<TellWanted>,
+    wanted: OnceLock<OnWanted>,
     counters: NoticeCounters,
 }
 
@@ -150,7 +150,7 @@ struct OpenNotices {
 }
 
 struct NoticesState {
-    lines: Lines,
+    queues: LockQueues,
     bits: DrawnBits,
     /// Until when the thread parks. It looks at the timers before it parks again.
     parked_until: Moment,
@@ -187,13 +187,13 @@ impl Notices {
         let open = match (setting, directory) {
             (NoticesSetting::Off, _) | (NoticesSetting::Local, None) => None,
             (NoticesSetting::Local, Some(directory)) => OpenNotices::local(directory)
-                .inspect_err(|error| log::warn!("waiters hear no notices, and poll: {error}"))
+                .inspect_err(|error| log::warn!("waiters receive no notices, and poll: {error}"))
                 .ok(),
             (NoticesSetting::Udp(address), _) => {
                 let opened = NoticeSocket::udp(*address).and_then(OpenNotices::new);
                 Some(opened.map_err(|error| Error::Connection {
                     store: format!("udp://{address}"),
-                    what: "this process cannot hear notices there: check the option notices".into(),
+                    what: "this process cannot receive notices there: check the option notices".into(),
                     source: Some(error.into()),
                 })?)
             }
@@ -216,43 +216,43 @@ impl Notices {
     }
 
     /// Sets who is woken. Called once, before the first attempt.
-    pub(crate) fn set_waiters(&self, waiters: Weak<dyn Waiters>) {
+    pub(crate) fn set_waiters(&self, waiters: Weak<dyn LocalWaiters>) {
         let _ = self.shared.waiters.set(waiters);
     }
 
-    /// Sets who is told that a latch was opened. Called once, before the first wait for a latch.
+    /// Sets the receiver of notices that a latch was opened. Called once, before the first wait for a latch.
     pub(crate) fn set_latch_waits(&self, waits: Weak<dyn LatchWaits>) {
         let _ = self.shared.latch_waits.set(waits);
     }
 
     /// Sets what is called when another process waits for a lock of this one. Called once.
-    pub(crate) fn set_wanted(&self, wanted: TellWanted) {
+    pub(crate) fn set_wanted(&self, wanted: OnWanted) {
         let _ = self.shared.wanted.set(wanted);
-        self.shared.with(|lines, _| lines.tell_wanted());
+        self.shared.with(|queues, _| queues.report_wanted());
     }
 
     /// Whether another process waits for the lock, which is held here.
     pub(crate) fn is_wanted(&self, name: &LockName) -> bool {
         let Some(open) = &self.shared.open else { return false };
-        open.state.lock().lines.is_wanted(name)
+        open.state.lock().queues.is_wanted(name)
     }
 
-    /// Returns what a note at a latch tells others. `None` as for [`for_grant`](Notices::for_grant).
+    /// Returns what a note at a latch says to others. `None` as for [`for_grant`](Notices::for_grant).
     pub(crate) fn for_latch(&self) -> Option<LatchListener> {
         let GrantEndpoint { endpoint, grant } = self.for_grant()?;
         Some(LatchListener { endpoint, nonce: grant })
     }
 
-    /// Tells other processes that a latch for which they wait was opened.
+    /// Notifies other processes that a latch for which they wait was opened.
     pub(crate) fn tell_opened(&self, listeners: &[LatchListener]) {
         let Some(open) = &self.shared.open else { return };
         let others = listeners.iter().filter(|listener| listener.endpoint != open.own);
-        let told = others
+        let wakes = others
             .map(|listener| Effect::Send(listener.endpoint, Datagram::Opened { nonce: listener.nonce }));
-        self.shared.run(open, told.collect());
+        self.shared.run(open, wakes.collect());
     }
 
-    /// Returns what the record of the next grant tells others. `None` if notices are off, or if the process has no
+    /// Returns what the record of the next grant says to others. `None` if notices are off, or if the process has no
     /// random bits or threads for them: then its locks work as without notices.
     pub(crate) fn for_grant(&self) -> Option<GrantEndpoint> {
         let endpoint = self.shared.open.as_ref()?.own;
@@ -268,34 +268,34 @@ impl Notices {
         self.shared.all && self.are_open()
     }
 
-    /// Whether this process hears notices.
+    /// Whether this process receives notices.
     pub(crate) fn are_open(&self) -> bool {
         self.shared.open.is_some()
     }
 
     /// The store granted the lock with these random bits in its record.
     pub(crate) fn granted(&self, name: &LockName, grant: u64) {
-        self.shared.with(|lines, now| lines.granted(name, grant, now));
+        self.shared.with(|queues, now| queues.granted(name, grant, now));
     }
 
     /// The grant is over without a release.
     pub(crate) fn ended(&self, name: &LockName, grant: u64) {
-        self.shared.with(|lines, now| lines.ended(name, grant, now));
+        self.shared.with(|queues, now| queues.ended(name, grant, now));
     }
 
-    /// The store confirmed a release. Tells the next process, if it is the turn of another one.
-    pub(crate) fn released(&self, name: &LockName, grant: u64, queue: QueueAtRelease) -> NextTurn {
-        self.shared.with(|lines, now| lines.released(name, grant, queue, now)).unwrap_or(NextTurn::Ours)
+    /// The store confirmed a release. Notifies the next process, if it is the turn of another one.
+    pub(crate) fn released(&self, name: &LockName, grant: u64, queue: LocalQueueAtRelease) -> NextTurn {
+        self.shared.with(|queues, now| queues.released(name, grant, queue, now)).unwrap_or(NextTurn::Ours)
     }
 
-    /// See [`Lines::joined`].
+    /// See [`LockQueues::joined`].
     pub(crate) fn joined(&self, name: &LockName) -> bool {
-        self.shared.with(|lines, now| lines.joined(name, now)) == Some(true)
+        self.shared.with(|queues, now| queues.joined(name, now)) == Some(true)
     }
 
     /// The store refused the lock to a waiter that arrived at `arrived`.
     pub(crate) fn refused(&self, name: &LockName, holder: Option<GrantEndpoint>, arrived: Moment) {
-        self.shared.with(|lines, now| lines.refused(name, holder, arrived, now));
+        self.shared.with(|queues, now| queues.refused(name, holder, arrived, now));
     }
 
     /// The store refused the lock to somebody who does not wait. If nobody holds it and it only stays with this holder, it is
@@ -307,12 +307,12 @@ impl Notices {
 
     /// A waiter could not ask the store.
     pub(crate) fn failed(&self, name: &LockName) {
-        self.shared.with(|lines, now| lines.failed(name, now));
+        self.shared.with(|queues, now| queues.failed(name, now));
     }
 
     /// The last waiter has left.
     pub(crate) fn left(&self, name: &LockName) {
-        self.shared.with(|lines, now| lines.left(name, now));
+        self.shared.with(|queues, now| queues.left(name, now));
     }
 
     /// Sends a notice to this process, and reports whether it arrives. `None` if notices are off.
@@ -323,9 +323,9 @@ impl Notices {
             NoticeEndpoint::Local(_) => "a socket in the directory of the store".into(),
         };
         let began = Moment::now();
-        let heard = self.start().and_then(|()| random::secret_number().ok()).is_some_and(|key| {
+        let received = self.start().and_then(|()| random::secret_number().ok()).is_some_and(|key| {
             open.state.lock().probe = Some(key);
-            let sent = open.socket.send(open.own, &Datagram::Heard { key }.encode());
+            let sent = open.socket.send(open.own, &Datagram::Received { key }.encode());
             let is_open = || open.state.lock().probe == Some(key);
             while sent.is_ok() && is_open() && Moment::now().since(began) < PROBE {
                 time::sleep(PROBE / 500);
@@ -333,8 +333,8 @@ impl Notices {
             sent.is_ok() && !is_open()
         });
         let advice = "open the address and port for UDP, and give the IP address at which other processes reach this one";
-        Some(match heard {
-            true => Diagnostic::ok("notices", format!("heard at {own}")),
+        Some(match received {
+            true => Diagnostic::ok("notices", format!("received at {own}")),
             false => Diagnostic::warn(
                 "notices",
                 format!("a notice to {own} did not arrive, so waiters poll"),
@@ -365,7 +365,7 @@ impl Notices {
             && !threads::is_current(&thread)
             && thread.join().is_err()
         {
-            log::error!("the thread that hears notices panicked");
+            log::error!("the thread that receives notices panicked");
         }
         if !was_stopping {
             open.socket.remove();
@@ -377,9 +377,9 @@ impl Notices {
         let mut thread = self.thread.lock();
         if thread.is_none() {
             let shared = Arc::clone(&self.shared);
-            let started = threads::spawn("dlm-notices".into(), move || hear(&shared));
+            let started = threads::spawn("dlm-notices".into(), move || receive(&shared));
             let started =
-                started.inspect_err(|error| log::warn!("waiters hear no notices, and poll: {error}"));
+                started.inspect_err(|error| log::warn!("waiters receive no notices, and poll: {error}"));
             *thread = Some(started.ok()?);
         }
         self.runs.store(true, Ordering::Release);
@@ -395,12 +395,12 @@ impl Drop for Notices {
 
 impl NoticesShared {
     /// Calls `change`, and does what follows from it. `None` if notices are off.
-    fn with<T>(&self, change: impl FnOnce(&mut Lines, Moment) -> T) -> Option<T> {
+    fn with<T>(&self, change: impl FnOnce(&mut LockQueues, Moment) -> T) -> Option<T> {
         let open = self.open.as_ref()?;
         let mut state = open.state.lock();
-        let result = change(&mut state.lines, Moment::now());
-        let effects = state.lines.effects();
-        let is_late = state.lines.next().is_some_and(|next| next < state.parked_until);
+        let result = change(&mut state.queues, Moment::now());
+        let effects = state.queues.effects();
+        let is_late = state.queues.next().is_some_and(|next| next < state.parked_until);
         if is_late {
             state.parked_until = Moment::OVER;
         }
@@ -412,7 +412,7 @@ impl NoticesShared {
         Some(result)
     }
 
-    /// Whether the datagram says that a latch was opened for which this process waits. Its waits are told.
+    /// Whether the datagram says that a latch was opened for which this process waits. Wakes its waits.
     fn is_opening(&self, datagram: &Datagram) -> bool {
         let Datagram::Opened { nonce } = datagram else { return false };
         let waits = self.latch_waits.get().and_then(Weak::upgrade);
@@ -428,20 +428,20 @@ impl NoticesShared {
                     let sent = open.socket.send(to, &datagram.encode());
                     let counter = if sent.is_ok() { &self.counters.sent } else { &self.counters.unsent };
                     counter.fetch_add(1, Ordering::Relaxed);
-                    if datagram.is_to_a_waiter() && sent.is_err_and(|error| is_unheard(to, &error)) {
-                        // The next one is told at once. It may be gone as well, but none is told twice.
-                        self.with(|lines, now| lines.gone(to, now));
+                    if datagram.is_to_a_waiter() && sent.is_err_and(|error| has_no_receiver(to, &error)) {
+                        // The next one gets a notice at once. It may be gone as well, but none gets two.
+                        self.with(|queues, now| queues.gone(to, now));
                     }
                 }
                 Effect::Ask(name, age) => {
                     self.counters.early.fetch_add(1, Ordering::Relaxed);
                     if !waiters().is_some_and(|waiters| waiters.ask_now(&name, age)) {
-                        self.with(|lines, now| lines.left(&name, now));
+                        self.with(|queues, now| queues.left(&name, now));
                     }
                 }
-                Effect::Look(name) => {
+                Effect::Read(name) => {
                     self.counters.early.fetch_add(1, Ordering::Relaxed);
-                    waiters().iter().for_each(|waiters| waiters.look_now(&name));
+                    waiters().iter().for_each(|waiters| waiters.read_now(&name));
                 }
                 Effect::Pause(name, until) => {
                     waiters().iter().for_each(|waiters| waiters.pause(&name, until))
@@ -450,7 +450,7 @@ impl NoticesShared {
                 Effect::Acknowledged(name) => {
                     waiters().iter().for_each(|waiters| waiters.acknowledged(&name))
                 }
-                Effect::TellWaiting(to, nonce, name, entries) => {
+                Effect::SendWaiters(to, nonce, name, entries) => {
                     let waiting = waiters().map(|waiters| waiters.waiting_for(&name));
                     let (threads, waited) = waiting.unwrap_or_default();
                     let threads = u32::try_from(threads).unwrap_or(u32::MAX);
@@ -471,9 +471,10 @@ impl OpenNotices {
     }
 
     fn new((socket, own): (NoticeSocket, NoticeEndpoint)) -> io::Result<OpenNotices> {
-        let lines = Lines::new(own, || random::secret_number().unwrap_or_default());
+        let queues = LockQueues::new(own, || random::secret_number().unwrap_or_default());
         let bits = DrawnBits { bytes: [0; 256], left: 0 };
-        let state = NoticesState { lines, bits, parked_until: Moment::OVER, probe: None, is_stopping: false };
+        let state =
+            NoticesState { queues, bits, parked_until: Moment::OVER, probe: None, is_stopping: false };
         let state = Mutex::new(state);
         #[cfg(dlm_simulation)]
         return Ok(OpenNotices { socket, own, state, waker: crate::runtime::sync::Waker::default() });
@@ -487,7 +488,7 @@ impl OpenNotices {
     }
 
     fn is_probe(&self, from: NoticeEndpoint, datagram: &Datagram) -> bool {
-        let Datagram::Heard { key } = datagram else { return false };
+        let Datagram::Received { key } = datagram else { return false };
         from == self.own && self.state.lock().probe.take_if(|probe| probe == key).is_some()
     }
 
@@ -522,15 +523,15 @@ impl OpenNotices {
     }
 }
 
-/// Whether a datagram could not be sent because no process hears the endpoint any more.
-fn is_unheard(to: NoticeEndpoint, error: &io::Error) -> bool {
+/// Whether a datagram could not be sent because no process receives at the endpoint any more.
+fn has_no_receiver(to: NoticeEndpoint, error: &io::Error) -> bool {
     use io::ErrorKind::{AddrNotAvailable, ConnectionRefused, NotFound};
     matches!(to, NoticeEndpoint::Local(_))
         && [AddrNotAvailable, ConnectionRefused, NotFound].contains(&error.kind())
 }
 
-/// The thread that hears notices.
-fn hear(shared: &Arc<NoticesShared>) {
+/// The thread that receives notices.
+fn receive(shared: &Arc<NoticesShared>) {
     let Some(open) = &shared.open else { return };
     let mut bytes = [0; BYTES_MAX];
     let mut active_until = Moment::OVER;
@@ -540,7 +541,7 @@ fn hear(shared: &Arc<NoticesShared>) {
         if state.is_stopping {
             return;
         }
-        let next = state.lines.next().unwrap_or(Moment::NEVER);
+        let next = state.queues.next().unwrap_or(Moment::NEVER);
         let until = if now < active_until { next.min(now.after(ANSWER)) } else { next };
         state.parked_until = if now < active_until { Moment::OVER } else { until };
         drop(state);
@@ -557,13 +558,13 @@ fn hear(shared: &Arc<NoticesShared>) {
             let is_ours = datagram.is_some_and(|(from, datagram)| {
                 open.is_probe(from, &datagram)
                     || shared.is_opening(&datagram)
-                    || shared.with(|lines, now| lines.received(from, datagram, now)) == Some(true)
+                    || shared.with(|queues, now| queues.received(from, datagram, now)) == Some(true)
             });
             if !is_ours {
                 shared.counters.ignored.fetch_add(1, Ordering::Relaxed);
             }
         }
-        shared.with(|lines, now| lines.tick(now));
+        shared.with(|queues, now| queues.tick(now));
     }
 }
 
@@ -584,12 +585,12 @@ mod tests {
             let waited = Duration::from_secs(waited);
             let register =
                 Datagram::Register { key: 7, nonce: waited.as_secs(), waited, entries: Vec::new() };
-            let is_ours = holder.shared.with(|lines, now| lines.received(endpoint, register, now));
+            let is_ours = holder.shared.with(|queues, now| queues.received(endpoint, register, now));
             assert_eq!(is_ours, Some(true));
         }
         drop(ended);
-        let queue = QueueAtRelease { front: None, since: None, yield_until: None };
-        assert_eq!(holder.released(&name, 7, queue), NextTurn::Told);
+        let queue = LocalQueueAtRelease { front: None, since: None, yield_until: None };
+        assert_eq!(holder.released(&name, 7, queue), NextTurn::Theirs);
         let (mut bytes, mut last) = ([0; BYTES_MAX], None);
         while let Some((len, _)) = next.0.receive(&mut bytes).unwrap() {
             last = Datagram::decode(&bytes[..len]);
@@ -599,7 +600,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "no sockets there")]
-    fn a_socket_that_is_full_is_not_one_that_nobody_hears() {
+    fn a_socket_that_is_full_is_not_one_without_a_receiver() {
         let directory = tempfile::tempdir().unwrap();
         let [(ours, _), (theirs, to)] =
             [1, 2].map(|number| NoticeSocket::local(directory.path(), number).unwrap());
@@ -610,14 +611,14 @@ mod tests {
                 break;
             }
         }
-        assert!(!is_unheard(to, &failed.expect("a local socket keeps few datagrams")));
+        assert!(!has_no_receiver(to, &failed.expect("a local socket keeps few datagrams")));
         // As after a kill, which leaves the file, and after an orderly end.
         drop(theirs);
-        assert!(is_unheard(to, &ours.send(to, b"ended").unwrap_err()));
+        assert!(has_no_receiver(to, &ours.send(to, b"ended").unwrap_err()));
         std::fs::remove_file(directory.path().join("notices-0000000000000002")).unwrap();
-        assert!(is_unheard(to, &ours.send(to, b"ended").unwrap_err()));
+        assert!(has_no_receiver(to, &ours.send(to, b"ended").unwrap_err()));
         let udp = NoticeEndpoint::Udp(([127, 0, 0, 1], 9).into());
-        assert!(!is_unheard(udp, &ours.send(udp, b"another network").unwrap_err()));
+        assert!(!has_no_receiver(udp, &ours.send(udp, b"another network").unwrap_err()));
     }
 
     #[test]

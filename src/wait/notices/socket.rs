@@ -1,7 +1,7 @@
 //! The datagram socket of a process, over UDP or in the directory of an embedded store.
 //!
 //! A local socket is a file `notices-<number>`. A process that is killed leaves its file behind; the next one that
-//! opens a socket in the directory removes every file that nobody hears.
+//! opens a socket in the directory removes every file without a receiver.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -19,7 +19,7 @@ use crate::runtime::process::descriptors::above_streams;
 const PREFIX: &str = "notices-";
 /// Longest path of a socket, without the zero that ends it.
 const PATH_MAX: usize = 107;
-/// Highest number of files that are looked at for ones that nobody hears.
+/// Highest number of files that are checked for a receiver.
 const LEFT_MAX: usize = 256;
 
 #[derive(Debug)]
@@ -69,7 +69,7 @@ impl NoticeSocket {
                 (PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd())), Some(opened))
             }
         };
-        remove_unheard(directory, &short);
+        remove_abandoned(directory, &short);
         let socket = UnixDatagram::bind(short.join(&name))?;
         let file = directory.join(&name);
         let local = LocalSocket { socket, number, file, short, _directory: opened };
@@ -171,7 +171,7 @@ fn plain(address: SocketAddr) -> SocketAddr {
 }
 
 /// Removes the sockets of processes that were killed. `short` is the directory by a short path.
-fn remove_unheard(directory: &Path, short: &Path) {
+fn remove_abandoned(directory: &Path, short: &Path) {
     let Ok(files) = fs::read_dir(directory) else { return };
     let Ok(probe) = UnixDatagram::unbound() else { return };
     for file in files.take(LEFT_MAX).flatten() {
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "no sockets there")]
-    fn only_files_that_nobody_hears_are_removed() {
+    fn only_files_without_a_receiver_are_removed() {
         let directory = tempfile::tempdir().unwrap();
         let (kept, _) = NoticeSocket::local(directory.path(), 1).unwrap();
         drop(NoticeSocket::local(directory.path(), 2).unwrap());

@@ -40,10 +40,10 @@ pub(super) struct BatchRow<'a> {
 }
 
 /// Called with the position of a request, a moment before its batch was sent, and its answer.
-type TellAnswer<'a> = &'a mut dyn FnMut(usize, Moment, Result<RecordReply, NoReply>);
+type OnAnswer<'a> = &'a mut dyn FnMut(usize, Moment, Result<RecordReply, NoReply>);
 
 /// Sends all requests. Returns when each has an answer, at the latest a moment after `by`.
-pub(super) fn run(namespace: &str, rows: Vec<BatchRow<'_>>, by: Deadline, answered: TellAnswer<'_>) {
+pub(super) fn run(namespace: &str, rows: Vec<BatchRow<'_>>, by: Deadline, answered: OnAnswer<'_>) {
     let mut lanes: Vec<NodeLane<'_>> = Vec::new();
     // Those with little time go first.
     let (alone, together): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.alone);
@@ -54,7 +54,7 @@ pub(super) fn run(namespace: &str, rows: Vec<BatchRow<'_>>, by: Deadline, answer
         }
     }
     // A new connection takes time.
-    lanes.sort_by_key(|lane| !lane.node.has_idle_line());
+    lanes.sort_by_key(|lane| !lane.node.has_idle_connection());
     Batches { namespace, by, lanes, slice: SLICE_FIRST, answered }.run();
 }
 
@@ -63,7 +63,7 @@ struct Batches<'a, 'b> {
     by: Deadline,
     lanes: Vec<NodeLane<'a>>,
     slice: Duration,
-    answered: TellAnswer<'b>,
+    answered: OnAnswer<'b>,
 }
 
 /// The batches to one node.
@@ -312,8 +312,8 @@ mod tests {
     #[track_caller]
     fn assert_answers(script: &[Vec<u8>], expected: &[Seen]) {
         for limit in LIMITS {
-            let told = change(&[(&node(vec![script.concat()]), expected.len())], false, limit);
-            let seen: Vec<_> = told.into_iter().map(|(seen, _)| seen).collect();
+            let seen_all = change(&[(&node(vec![script.concat()]), expected.len())], false, limit);
+            let seen: Vec<_> = seen_all.into_iter().map(|(seen, _)| seen).collect();
             if seen == expected {
                 return;
             }
@@ -368,16 +368,16 @@ mod tests {
         let second = [part(0, 0, 0, Some(2 << 31)), part(1, 0, 0, Some(2 << 31 ^ 1)), end(0)];
         let node = node(vec![message(&[row(0, 0), row(1, 0), end(0)]), message(&second)]);
         for _ in 0..2 {
-            let told = change(&[(&node, 2)], false, LONG);
-            assert!(told.iter().all(|(seen, _)| *seen == Seen::Code(0)), "{told:?}");
+            let seen_all = change(&[(&node, 2)], false, LONG);
+            assert!(seen_all.iter().all(|(seen, _)| *seen == Seen::Code(0)), "{seen_all:?}");
         }
-        assert!(node.has_idle_line());
+        assert!(node.has_idle_connection());
         let cut = self::node(vec![message(&[row(0, 0), row(1, 0)])]);
         for limit in LIMITS {
-            let told = change(&[(&cut, 2)], false, limit);
-            assert!(!cut.has_idle_line());
-            let are_answered = told.iter().all(|(seen, _)| *seen == Seen::Code(0));
-            assert!(are_answered || limit < LONG, "{told:?}");
+            let seen_all = change(&[(&cut, 2)], false, limit);
+            assert!(!cut.has_idle_connection());
+            let are_answered = seen_all.iter().all(|(seen, _)| *seen == Seen::Code(0));
+            assert!(are_answered || limit < LONG, "{seen_all:?}");
             if are_answered {
                 break;
             }
@@ -388,8 +388,8 @@ mod tests {
     fn a_change_alone_is_no_batch() {
         // The number of a single request is not that of a row.
         let node = node(vec![message(&[part(0, 0, 0, Some(1))])]);
-        let told = change(&[(&node, 3)], true, LONG);
-        assert!(told.iter().all(|(seen, _)| *seen == Seen::Code(0)), "{told:?}");
+        let seen_all = change(&[(&node, 3)], true, LONG);
+        assert!(seen_all.iter().all(|(seen, _)| *seen == Seen::Code(0)), "{seen_all:?}");
         assert_answers(&[message(&[part(0, 0, 0, Some(2))])], &[Seen::Lost]);
     }
 
@@ -403,9 +403,9 @@ mod tests {
         // The healthy node answers within half of the limit.
         for limit in LIMITS {
             let healthy = node(vec![answer.clone()]);
-            let told = change(&[(&hung, many), (&healthy, 200)], false, limit);
+            let seen_all = change(&[(&hung, many), (&healthy, 200)], false, limit);
             let mut late = None;
-            for (at, (seen, took)) in told.into_iter().enumerate() {
+            for (at, (seen, took)) in seen_all.into_iter().enumerate() {
                 let (expected, within) = match at {
                     _ if at >= many => (Seen::Code(0), limit / 2),
                     _ if at >= UNDER_WAY_MAX * RECORDS_MAX => (Seen::NotSent, 2 * limit),
@@ -429,16 +429,16 @@ mod tests {
             let single = |number: i64| message(&[part(0, 0, 0, Some(number))]);
             let node = node(vec![message(&[end(code)]), single(2), single(3), single(4)]);
             // The refused changes use the same connection again, or new ones, which begin with the first answer.
-            let told = change(&[(&node, 1), (&node, 1)], false, LONG);
-            assert_eq!(told.len(), 2);
-            assert_eq!(told[0].0, Seen::Code(0), "{code}");
+            let seen_all = change(&[(&node, 1), (&node, 1)], false, LONG);
+            assert_eq!(seen_all.len(), 2);
+            assert_eq!(seen_all[0].0, Seen::Code(0), "{code}");
         }
     }
 
     #[test]
     fn a_node_that_is_down_is_no_doubt() {
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let told = change(&[(&NodeSockets::new(address, 8, LONG), 3)], false, LONG);
-        assert!(told.iter().all(|(seen, _)| *seen == Seen::NotSent), "{told:?}");
+        let seen_all = change(&[(&NodeSockets::new(address, 8, LONG), 3)], false, LONG);
+        assert!(seen_all.iter().all(|(seen, _)| *seen == Seen::NotSent), "{seen_all:?}");
     }
 }

@@ -82,9 +82,9 @@ pub(super) fn operation(step: &BinOperation<'_>) -> Operation {
             let others = MapReturnType::NONE.inverted();
             maps::remove_by_rank_range_from(*bin, -(*count as i64), others)
         }
-        BinOperation::Tell(bin) => scalar::get_bin(*bin),
-        BinOperation::TellAge(name) => read_exp(*name, packed(|packer| packer.age()), ExpReadFlags::DEFAULT),
-        BinOperation::TellWritten(name) => {
+        BinOperation::Read(bin) => scalar::get_bin(*bin),
+        BinOperation::ReadAge(name) => read_exp(*name, packed(|packer| packer.age()), ExpReadFlags::DEFAULT),
+        BinOperation::ReadWritten(name) => {
             read_exp(*name, packed(|packer| packer.written()), ExpReadFlags::DEFAULT)
         }
         BinOperation::Drop(bin) => scalar::put(&Bin::new(*bin, Value::Nil)),

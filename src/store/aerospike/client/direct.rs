@@ -158,8 +158,9 @@ impl Direct {
             return partitions;
         }
         self.is_doubted.store(false, Ordering::Relaxed);
-        let told = ask_nodes(Deadline::after(limit));
-        let found = PartitionMap::of(&self.namespace, &told, |address| self.node(old.as_deref(), address));
+        let partitions = ask_nodes(Deadline::after(limit));
+        let found =
+            PartitionMap::of(&self.namespace, &partitions, |address| self.node(old.as_deref(), address));
         let mut known = self.known.lock();
         known.asked = Some(Moment::now());
         if let Some(found) = found {
@@ -188,15 +189,15 @@ impl PartitionMap {
     /// `None` if nothing is known about the namespace, or if it is strongly consistent.
     fn of(
         namespace: &str,
-        told: &[NodePartitions],
+        reported: &[NodePartitions],
         mut node: impl FnMut(SocketAddr) -> Arc<NodeSockets>,
     ) -> Option<PartitionMap> {
         let mut nodes: HashMap<SocketAddr, u16> = HashMap::new();
         let mut found = PartitionMap { nodes: Vec::new(), master: Box::new([NOBODY; PARTITIONS]) };
-        for told in told {
-            let Some(bits) = master_bits(&told.replicas, namespace) else { continue };
+        for reported in reported {
+            let Some(bits) = master_bits(&reported.replicas, namespace) else { continue };
             // Looking up a name would take unknown time. Servers tell each other's addresses as numbers.
-            let Ok(address) = told.address.parse::<SocketAddr>() else { continue };
+            let Ok(address) = reported.address.parse::<SocketAddr>() else { continue };
             let index = *nodes.entry(address).or_insert_with(|| {
                 found.nodes.push(node(address));
                 (found.nodes.len() - 1) as u16
@@ -230,7 +231,7 @@ fn master_bits(replicas: &str, namespace: &str) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    fn told(port: u16, first_byte: u8) -> NodePartitions {
+    fn partitions_of(port: u16, first_byte: u8) -> NodePartitions {
         let mut bits = [0; PARTITIONS / 8];
         bits[0] = first_byte;
         let bits = BASE64.encode(bits);
@@ -238,9 +239,9 @@ mod tests {
         NodePartitions { address: format!("127.0.0.1:{port}"), replicas }
     }
 
-    fn nodes(direct: &Direct, told: Vec<NodePartitions>) -> Option<Vec<Option<u16>>> {
+    fn nodes(direct: &Direct, partitions: Vec<NodePartitions>) -> Option<Vec<Option<u16>>> {
         let by = Deadline::after(Duration::from_secs(10));
-        let partitions = direct.partitions(by, |_| told)?;
+        let partitions = direct.partitions(by, |_| partitions)?;
         let port =
             |at: usize| Some(partitions.nodes.get(usize::from(partitions.master[at]))?.address().port());
         Some((0..4).map(port).collect())
@@ -250,14 +251,17 @@ mod tests {
     fn each_partition_has_the_node_that_says_so() {
         let direct = Direct::new("test", 4, Duration::from_secs(1));
         assert_eq!(
-            nodes(&direct, vec![told(1, 0b1010_0000), told(2, 0b0100_0000)]),
+            nodes(&direct, vec![partitions_of(1, 0b1010_0000), partitions_of(2, 0b0100_0000)]),
             Some(vec![Some(1), Some(2), Some(1), None])
         );
         assert_eq!(nodes(&direct, Vec::new()).map(|ports| ports[0]), Some(Some(1)), "nobody is asked again");
         let first = Arc::clone(&direct.known().0.unwrap().nodes[0]);
         direct.doubt();
         direct.known.lock().asked = Some(Moment::OVER);
-        assert_eq!(nodes(&direct, vec![told(1, 0b0001_0000)]), Some(vec![None, None, None, Some(1)]));
+        assert_eq!(
+            nodes(&direct, vec![partitions_of(1, 0b0001_0000)]),
+            Some(vec![None, None, None, Some(1)])
+        );
         assert!(Arc::ptr_eq(&first, &direct.known().0.unwrap().nodes[0]), "its connections are kept");
     }
 
@@ -266,32 +270,36 @@ mod tests {
         let direct = Direct::new("test", 4, Duration::from_secs(1));
         assert_eq!(nodes(&direct, Vec::new()), None);
         direct.known.lock().asked = Some(Moment::OVER);
-        assert!(nodes(&direct, vec![told(1, 0xff)]).is_some());
+        assert!(nodes(&direct, vec![partitions_of(1, 0xff)]).is_some());
         direct.known.lock().asked = Some(Moment::OVER);
         assert!(nodes(&direct, Vec::new()).is_some());
     }
 
     #[test]
     fn answers_that_cannot_be_used_leave_the_crate_to_do_it() {
-        let direct =
-            |told: NodePartitions| nodes(&Direct::new("test", 4, Duration::from_secs(1)), vec![told]);
+        let direct = |partitions: NodePartitions| {
+            nodes(&Direct::new("test", 4, Duration::from_secs(1)), vec![partitions])
+        };
         let with = |change: fn(&mut NodePartitions)| {
-            let mut told = told(1, 0xff);
-            change(&mut told);
-            direct(told)
+            let mut partitions = partitions_of(1, 0xff);
+            change(&mut partitions);
+            direct(partitions)
         };
         assert!(with(|_| {}).is_some());
-        assert!(with(|told| told.address = "host.example:3000".into()).is_none());
+        assert!(with(|partitions| partitions.address = "host.example:3000".into()).is_none());
         assert!(
-            with(|told| told.replicas = told.replicas.replace("test:0,", "test:3,")).is_none(),
+            with(|partitions| partitions.replicas = partitions.replicas.replace("test:0,", "test:3,"))
+                .is_none(),
             "strongly consistent"
         );
-        assert!(with(|told| told.replicas = told.replicas.replace("test:", "tests:")).is_none());
+        assert!(
+            with(|partitions| partitions.replicas = partitions.replicas.replace("test:", "tests:")).is_none()
+        );
         for garbage in
             ["", "test", "test:", "test:0", "test:0,1", "test:0,1,@@@", "test:0,1,AAAA", "ERROR:4:x"]
         {
-            let told = NodePartitions { address: "127.0.0.1:1".into(), replicas: garbage.into() };
-            assert!(direct(told).is_none(), "{garbage}");
+            let partitions = NodePartitions { address: "127.0.0.1:1".into(), replicas: garbage.into() };
+            assert!(direct(partitions).is_none(), "{garbage}");
         }
     }
 }

@@ -39,7 +39,7 @@ pub(super) enum Retry {
 
 /// The names of the store in messages.
 pub(super) struct StoreName {
-    pub(super) place: String,
+    pub(super) uri: String,
     pub(super) namespace: String,
 }
 
@@ -92,7 +92,7 @@ impl StoreName {
             NoReply::Lost(error) if kind == RequestKind::Write => Failed::For(self.in_doubt(what, error)),
             NoReply::Lost(error) | NoReply::NotSent(error) => Failed::Again {
                 error: Error::Connection {
-                    store: self.place.clone(),
+                    store: self.uri.clone(),
                     what: what.to_owned(),
                     source: Some(error.into()),
                 },
@@ -169,36 +169,36 @@ impl StoreName {
         match error {
             Error::TableCreation { what, .. } => {
                 let what = format!("namespace {:?} {what}", self.namespace);
-                Error::RetriesExhausted { store: self.place.clone(), what, source: None }
+                Error::RetriesExhausted { store: self.uri.clone(), what, source: None }
             }
             error => error,
         }
     }
 
     fn in_doubt(&self, what: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {
-        Error::InDoubt { what: format!("{}: {what}: no answer", self.place), source: Some(error.into()) }
+        Error::InDoubt { what: format!("{}: {what}: no answer", self.uri), source: Some(error.into()) }
     }
 
     pub(super) fn unreachable(&self, error: &aerospike::Error) -> Error {
         // The crate's errors repeat the text of their causes, and have several lines.
         let said = one_line(&error.base_message()).into_owned();
-        Error::Connection { store: self.place.clone(), what: said, source: None }
+        Error::Connection { store: self.uri.clone(), what: said, source: None }
     }
 
     /// Returns the error if the time was over before a node has answered.
     pub(super) fn unconnected(&self) -> Error {
         let what = "connecting took too long: no node answered the first question".to_owned();
-        Error::Connection { store: self.place.clone(), what, source: None }
+        Error::Connection { store: self.uri.clone(), what, source: None }
     }
 
     pub(super) fn late(&self, what: &str) -> Error {
         let what = format!("{what}: the deadline passed before the request was sent");
-        Error::Connection { store: self.place.clone(), what, source: None }
+        Error::Connection { store: self.uri.clone(), what, source: None }
     }
 
     fn not_served(&self, what: &str, code: ResultCode, why: &str) -> Error {
         let what = format!("{what}: {why} ({code})");
-        Error::RetriesExhausted { store: self.place.clone(), what, source: None }
+        Error::RetriesExhausted { store: self.uri.clone(), what, source: None }
     }
 
     pub(super) fn of_namespace(&self, what: &str) -> Error {
@@ -207,11 +207,11 @@ impl StoreName {
 
     /// Returns the error for a code that every retry would meet.
     pub(super) fn odd(&self, what: &str, code: ResultCode) -> Error {
-        Error::Internal { what: format!("{}: {what}: {code}", self.place), source: None }
+        Error::Internal { what: format!("{}: {what}: {code}", self.uri), source: None }
     }
 
     pub(super) fn panicked(&self, kind: RequestKind, what: &str) -> Error {
-        let what = format!("{}: {what}: the client library panicked; please report it", self.place);
+        let what = format!("{}: {what}: the client library panicked; please report it", self.uri);
         if kind == RequestKind::Read {
             Error::Internal { what, source: None }
         } else {

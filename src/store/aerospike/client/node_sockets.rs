@@ -35,21 +35,21 @@ pub(super) struct NodeSockets {
     /// The maximum number of connections.
     most: usize,
     connect_timeout: Duration,
-    lines: Mutex<NodeLines>,
-    /// A line was returned or closed.
+    connections: Mutex<NodeConnections>,
+    /// A connection was returned or closed.
     freed: Condvar,
 }
 
 #[derive(Default)]
-struct NodeLines {
-    idle: Vec<NodeLine>,
+struct NodeConnections {
+    idle: Vec<NodeConnection>,
     /// Including those in use.
     open: usize,
     waiting: usize,
 }
 
 /// A connection, and the buffers of its requests and replies.
-struct NodeLine {
+struct NodeConnection {
     socket: DeadlineSocket,
     request: Vec<u8>,
     reply: Vec<u8>,
@@ -58,16 +58,16 @@ struct NodeLine {
     used: Moment,
 }
 
-/// A line in use. It is closed when dropped, unless it is returned.
-struct Lent<'a> {
+/// A connection in use. It is closed when dropped, unless it is returned.
+struct PooledSocket<'a> {
     sockets: &'a NodeSockets,
-    line: Option<NodeLine>,
+    connection: Option<NodeConnection>,
 }
 
 impl NodeSockets {
     pub(super) fn new(address: SocketAddr, most: usize, connect_timeout: Duration) -> NodeSockets {
-        let (lines, freed) = (Mutex::default(), Condvar::new());
-        NodeSockets { address, most, connect_timeout, lines, freed }
+        let (connections, freed) = (Mutex::default(), Condvar::new());
+        NodeSockets { address, most, connect_timeout, connections, freed }
     }
 
     pub(super) fn address(&self) -> SocketAddr {
@@ -82,13 +82,13 @@ impl NodeSockets {
         by: Deadline,
     ) -> Result<RecordReply, NoReply> {
         let mut lent = self.lend(by, by).map_err(NoReply::NotSent)?;
-        let line = lent.line.as_mut().expect("there until it is returned");
-        line.number = line.number.wrapping_add(1);
+        let connection = lent.connection.as_mut().expect("there until it is returned");
+        connection.number = connection.number.wrapping_add(1);
         let left_ms = u32::try_from(by.remaining().as_millis()).unwrap_or(u32::MAX / 2).max(1);
-        wire::request(&mut line.request, record, asked, line.number, left_ms);
-        line.socket.write_all(&line.request, by).map_err(NoReply::NotSent)?;
-        let reply = line.receive(by).map_err(NoReply::Lost)?;
-        if !reply.answers(asked, line.number) {
+        wire::request(&mut connection.request, record, asked, connection.number, left_ms);
+        connection.socket.write_all(&connection.request, by).map_err(NoReply::NotSent)?;
+        let reply = connection.receive(by).map_err(NoReply::Lost)?;
+        if !reply.answers(asked, connection.number) {
             let what = "the reply answers another request";
             return Err(NoReply::Lost(io::Error::new(io::ErrorKind::InvalidData, what)));
         }
@@ -109,41 +109,43 @@ impl NodeSockets {
             Err(error) if error.kind() == io::ErrorKind::TimedOut && !sent_by.passed() => return Ok(None),
             lent => lent?,
         };
-        let line = lent.line.as_mut().expect("there until it is returned");
-        line.number = line.number.wrapping_add(1);
+        let connection = lent.connection.as_mut().expect("there until it is returned");
+        connection.number = connection.number.wrapping_add(1);
         let left_ms = u32::try_from(by.remaining().as_millis()).unwrap_or(u32::MAX / 2).max(1);
         let single = match *rows {
             [(record_key, asked, digest)] => {
                 wire::request(
-                    &mut line.request,
+                    &mut connection.request,
                     (namespace, record_key, digest),
                     asked,
-                    line.number,
+                    connection.number,
                     left_ms,
                 );
                 Some(asked)
             }
             _ => {
-                wire::batch(&mut line.request, namespace, rows, line.number, left_ms);
+                wire::batch(&mut connection.request, namespace, rows, connection.number, left_ms);
                 None
             }
         };
-        line.socket.write_all(&line.request, sent_by)?;
+        connection.socket.write_all(&connection.request, sent_by)?;
         Ok(Some(BatchUnderWay { lent, single, rows: rows.len(), filled: 0 }))
     }
 
     /// Returns whether a request can probably be sent at once.
-    pub(super) fn has_idle_line(&self) -> bool {
-        !self.lines.lock().idle.is_empty()
+    pub(super) fn has_idle_connection(&self) -> bool {
+        !self.connections.lock().idle.is_empty()
     }
 
     /// Returns an idle connection or a new one. Waits until `by` if there are as many as allowed.
-    fn lend(&self, by: Deadline, connected_by: Deadline) -> io::Result<Lent<'_>> {
+    fn lend(&self, by: Deadline, connected_by: Deadline) -> io::Result<PooledSocket<'_>> {
         loop {
-            match self.idle_line(by)? {
+            match self.idle_connection(by)? {
                 // Checked without the lock, because the check is a system call.
-                Some(line) if !line.is_usable() => drop(Lent { sockets: self, line: Some(line) }),
-                Some(line) => return Ok(Lent { sockets: self, line: Some(line) }),
+                Some(connection) if !connection.is_usable() => {
+                    drop(PooledSocket { sockets: self, connection: Some(connection) })
+                }
+                Some(connection) => return Ok(PooledSocket { sockets: self, connection: Some(connection) }),
                 None => break,
             }
         }
@@ -153,35 +155,35 @@ impl NodeSockets {
         );
         let socket = connected.inspect_err(|_| self.has_closed())?;
         let (request, reply) = (Vec::with_capacity(BUFFER_FIRST), vec![0; BUFFER_FIRST]);
-        let line = NodeLine { socket, request, reply, number: 0, used: Moment::now() };
-        Ok(Lent { sockets: self, line: Some(line) })
+        let connection = NodeConnection { socket, request, reply, number: 0, used: Moment::now() };
+        Ok(PooledSocket { sockets: self, connection: Some(connection) })
     }
 
-    /// Takes the line that was used last. `None` means that the caller may open a new one, which is counted already.
-    fn idle_line(&self, by: Deadline) -> io::Result<Option<NodeLine>> {
-        let mut lines = self.lines.lock();
+    /// Takes the connection that was used last. `None` means that the caller may open a new one, which is counted already.
+    fn idle_connection(&self, by: Deadline) -> io::Result<Option<NodeConnection>> {
+        let mut connections = self.connections.lock();
         loop {
-            if let Some(line) = lines.idle.pop() {
-                return Ok(Some(line));
+            if let Some(connection) = connections.idle.pop() {
+                return Ok(Some(connection));
             }
-            if lines.open < self.most {
-                lines.open += 1;
+            if connections.open < self.most {
+                connections.open += 1;
                 return Ok(None);
             }
             if by.passed() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            lines.waiting += 1;
-            self.freed.wait_for(&mut lines, by.remaining());
-            lines.waiting -= 1;
+            connections.waiting += 1;
+            self.freed.wait_for(&mut connections, by.remaining());
+            connections.waiting -= 1;
         }
     }
 
-    /// Counts a line that is closed.
+    /// Counts a connection that is closed.
     fn has_closed(&self) {
-        let mut lines = self.lines.lock();
-        lines.open -= 1;
-        if lines.waiting > 0 {
+        let mut connections = self.connections.lock();
+        connections.open -= 1;
+        if connections.waiting > 0 {
             self.freed.notify_one();
         }
     }
@@ -189,7 +191,7 @@ impl NodeSockets {
 
 /// A batch whose reply has not arrived yet. A drop closes its connection.
 pub(super) struct BatchUnderWay<'a> {
-    lent: Lent<'a>,
+    lent: PooledSocket<'a>,
     /// The request, if there is only one.
     single: Option<Asked<'a>>,
     rows: usize,
@@ -210,30 +212,30 @@ pub(super) enum BatchReply {
 impl BatchUnderWay<'_> {
     /// Receives answers, at most until `until`. After an error or [`BatchReply::Last`] no others will come.
     pub(super) fn receive(&mut self, until: Deadline) -> io::Result<BatchReply> {
-        let line = self.lent.line.as_mut().expect("there until it is returned");
-        let message = match line.receive_message(&mut self.filled, until) {
+        let connection = self.lent.connection.as_mut().expect("there until it is returned");
+        let message = match connection.receive_message(&mut self.filled, until) {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => return Ok(BatchReply::Nothing),
             message => message?,
         };
         if let Some(asked) = self.single {
-            let reply = wire::reply(&line.reply[PREFIX..message])?;
-            if self.filled > message || !reply.answers(asked, line.number) {
+            let reply = wire::reply(&connection.reply[PREFIX..message])?;
+            if self.filled > message || !reply.answers(asked, connection.number) {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "the reply answers another request"));
             }
             self.filled = 0;
             return Ok(BatchReply::Last(vec![(0, reply)], None));
         }
         let (mut rows, mut end) = (Vec::new(), None);
-        for part in wire::batch_parts(&line.reply[PREFIX..message])? {
+        for part in wire::batch_parts(&connection.reply[PREFIX..message])? {
             if end.is_some() {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "a row after the last one"));
             }
             match part.end() {
                 Some(code) => end = Some(code),
-                None => rows.push(part.row(line.number, self.rows)?),
+                None => rows.push(part.row(connection.number, self.rows)?),
             }
         }
-        line.reply.copy_within(message..self.filled, 0);
+        connection.reply.copy_within(message..self.filled, 0);
         self.filled -= message;
         Ok(match end {
             Some(code) => BatchReply::Last(rows, Some(code).filter(|code| *code != 0)),
@@ -249,7 +251,7 @@ impl BatchUnderWay<'_> {
     }
 }
 
-impl NodeLine {
+impl NodeConnection {
     /// Returns whether the node still has the connection open, and sent nothing that nobody asked for.
     fn is_usable(&self) -> bool {
         Moment::now().since(self.used) < IDLE_MAX && self.socket.arrived() == Arrived::Nothing
@@ -283,32 +285,34 @@ impl NodeLine {
     }
 }
 
-impl Lent<'_> {
-    /// Returns the line for the next request.
+impl PooledSocket<'_> {
+    /// Returns the connection for the next request.
     fn give_back(mut self) {
-        let Some(mut line) = self.line.take() else { return };
-        line.used = Moment::now();
-        if line.reply.len() > BUFFER_KEPT || line.request.capacity() > BUFFER_KEPT {
-            (line.request, line.reply) = (Vec::with_capacity(BUFFER_FIRST), vec![0; BUFFER_FIRST]);
+        let Some(mut connection) = self.connection.take() else { return };
+        connection.used = Moment::now();
+        if connection.reply.len() > BUFFER_KEPT || connection.request.capacity() > BUFFER_KEPT {
+            (connection.request, connection.reply) =
+                (Vec::with_capacity(BUFFER_FIRST), vec![0; BUFFER_FIRST]);
         }
-        let mut lines = self.sockets.lines.lock();
+        let mut connections = self.sockets.connections.lock();
         // The first in the list was idle for the longest time.
-        let is_old = lines.idle.first().is_some_and(|first| line.used.since(first.used) >= IDLE_MAX);
-        let old = is_old.then(|| lines.idle.remove(0));
-        lines.idle.push(line);
-        if lines.waiting > 0 {
+        let is_old =
+            connections.idle.first().is_some_and(|first| connection.used.since(first.used) >= IDLE_MAX);
+        let old = is_old.then(|| connections.idle.remove(0));
+        connections.idle.push(connection);
+        if connections.waiting > 0 {
             self.sockets.freed.notify_one();
         }
-        drop(lines);
-        drop(old.map(|line| Lent { sockets: self.sockets, line: Some(line) }));
+        drop(connections);
+        drop(old.map(|connection| PooledSocket { sockets: self.sockets, connection: Some(connection) }));
     }
 }
 
-impl Drop for Lent<'_> {
+impl Drop for PooledSocket<'_> {
     fn drop(&mut self) {
-        if let Some(line) = self.line.take() {
+        if let Some(connection) = self.connection.take() {
             // Closed before another one may be opened.
-            drop(line);
+            drop(connection);
             self.sockets.has_closed();
         }
     }
@@ -380,12 +384,12 @@ mod tests {
     /// Returns when the idle connection must not be used again: it was closed, or has bytes that nobody asked for.
     #[track_caller]
     fn until_spoilt(node: &NodeSockets) {
-        until("something arrives", || !node.lines.lock().idle[0].is_usable());
+        until("something arrives", || !node.connections.lock().idle[0].is_usable());
     }
 
     fn open(node: &NodeSockets) -> (usize, usize) {
-        let lines = node.lines.lock();
-        (lines.open, lines.idle.len())
+        let connections = node.connections.lock();
+        (connections.open, connections.idle.len())
     }
 
     #[test]

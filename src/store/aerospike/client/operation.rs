@@ -131,12 +131,12 @@ pub(crate) enum BinOperation<'a> {
     /// Removes all entries of the map but so many, those with the highest values.
     MapKeepHighest(&'a str, usize),
     /// Returns the value in this bin, after the operations before this one.
-    Tell(&'a str),
+    Read(&'a str),
     /// Returns the milliseconds since the record was written, by the clock of its node, under this name.
-    TellAge(&'a str),
+    ReadAge(&'a str),
     /// Returns the time at which the record was last written, by the clock of its node, in nanoseconds since 1970, under this
     /// name.
-    TellWritten(&'a str),
+    ReadWritten(&'a str),
     /// Deletes the bin.
     Drop(&'a str),
     /// Deletes the record.
@@ -153,7 +153,7 @@ pub(crate) enum Sign {
 
 #[derive(Debug)]
 pub(crate) enum Written {
-    /// The change was made. The record has the answers to [`BinOperation::Tell`].
+    /// The change was made. The record has the answers to [`BinOperation::Read`].
     Done(FoundRecord),
     /// The record does not exist.
     Missing,

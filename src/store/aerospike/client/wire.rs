@@ -120,8 +120,8 @@ pub(super) enum Asked<'a> {
     Write(&'a Write<'a>),
     /// Reads these bins, or all if there are none.
     Read(&'a [&'a str]),
-    /// Reads with [`BinOperation::Tell`] and [`BinOperation::TellAge`].
-    Tell(&'a [BinOperation<'a>]),
+    /// Reads with [`BinOperation::Read`] and [`BinOperation::ReadAge`].
+    ReadSteps(&'a [BinOperation<'a>]),
 }
 
 impl Asked<'_> {
@@ -137,7 +137,7 @@ impl Asked<'_> {
                 }
                 _ => true,
             }),
-            Asked::Read(_) | Asked::Tell(_) => true,
+            Asked::Read(_) | Asked::ReadSteps(_) => true,
         }
     }
 
@@ -171,7 +171,7 @@ pub(super) fn request(
             0
         }
         Asked::Read(bins) => bins.len(),
-        Asked::Tell(steps) => steps.len(),
+        Asked::ReadSteps(steps) => steps.len(),
     };
     out.extend_from_slice(&[HEADER as u8, flags[0], flags[1], flags[2], 0, 0]);
     for number in [0, ttl, left_ms] {
@@ -196,7 +196,7 @@ pub(super) fn request(
 fn operations(out: &mut Vec<u8>, asked: Asked<'_>) {
     match asked {
         Asked::Write(Write { steps, .. }) => steps.iter().for_each(|step| operation(out, step)),
-        Asked::Tell(steps) => steps.iter().for_each(|step| operation(out, step)),
+        Asked::ReadSteps(steps) => steps.iter().for_each(|step| operation(out, step)),
         Asked::Read(bins) => bins.iter().for_each(|bin| step(out, OP_READ, NOTHING, bin, |_| {})),
     }
 }
@@ -230,7 +230,7 @@ pub(super) fn batch<'a>(
                     write.steps.len()
                 }
                 Asked::Read(bins) => bins.len(),
-                Asked::Tell(steps) => steps.len(),
+                Asked::ReadSteps(steps) => steps.len(),
             };
             out.extend_from_slice(&u32::to_be_bytes(index));
             out.extend_from_slice(&digest.0);
@@ -295,9 +295,9 @@ fn operation(out: &mut Vec<u8>, asked: &BinOperation<'_>) {
         BinOperation::Climb { bin, by, least, sign } => {
             expression(out, OP_WRITE_EXPRESSION, bin, |packer| packer.climbed(bin, (*by, *least), *sign));
         }
-        BinOperation::Tell(bin) => step(out, OP_READ, NOTHING, bin, |_| {}),
-        BinOperation::TellAge(name) => expression(out, OP_READ_EXPRESSION, name, |packer| packer.age()),
-        BinOperation::TellWritten(name) => {
+        BinOperation::Read(bin) => step(out, OP_READ, NOTHING, bin, |_| {}),
+        BinOperation::ReadAge(name) => expression(out, OP_READ_EXPRESSION, name, |packer| packer.age()),
+        BinOperation::ReadWritten(name) => {
             expression(out, OP_READ_EXPRESSION, name, |packer| packer.written());
         }
         BinOperation::Drop(bin) => step(out, OP_WRITE, NOTHING, bin, |_| {}),
@@ -391,9 +391,9 @@ pub(super) fn reply_length(prefix: [u8; PREFIX]) -> io::Result<usize> {
 /// Parses a reply without its prefix.
 pub(super) fn reply(bytes: &[u8]) -> io::Result<RecordReply> {
     let mut rest = Rest(bytes);
-    let told = part(&mut rest)?.reply;
+    let reply = part(&mut rest)?.reply;
     match rest.0 {
-        [] => Ok(told),
+        [] => Ok(reply),
         _ => Err(bad("a reply has bytes beyond its end")),
     }
 }
@@ -441,7 +441,7 @@ fn part(rest: &mut Rest<'_>) -> io::Result<BatchPart> {
     let count = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
     // A longer header of a later version.
     rest.take(usize::from(header[0]).checked_sub(HEADER).ok_or_else(|| bad("a reply has a short header"))?)?;
-    let mut told = RecordReply {
+    let mut reply = RecordReply {
         code: header[5],
         found: FoundRecord { bins: Vec::new(), left: left(number(10)), generation: number(6) },
         number: None,
@@ -456,11 +456,11 @@ fn part(rest: &mut Rest<'_>) -> io::Result<BatchPart> {
             .map_err(|_| bad("a bin's name is not text"))?;
         let bin_value = value(head[1], part.0)?;
         match bin_value {
-            BinValue::Int(number) if name == NUMBER => told.number = Some(number),
-            _ => told.found.bins.push((name.to_owned(), bin_value)),
+            BinValue::Int(number) if name == NUMBER => reply.number = Some(number),
+            _ => reply.found.bins.push((name.to_owned(), bin_value)),
         }
     }
-    Ok(BatchPart { index: number(14), is_last: header[3] & LAST != 0, reply: told })
+    Ok(BatchPart { index: number(14), is_last: header[3] & LAST != 0, reply })
 }
 
 fn value(kind: u8, bytes: &[u8]) -> io::Result<BinValue> {
@@ -596,7 +596,7 @@ mod tests {
     #[test]
     fn a_success_without_the_number_of_the_request_answers_another_one() {
         let reply = |code, number| RecordReply { code, found: FoundRecord::default(), number };
-        let numbered = Asked::Tell(&[]);
+        let numbered = Asked::ReadSteps(&[]);
         assert!(reply(0, Some(7)).answers(numbered, 7));
         assert!(!reply(0, Some(6)).answers(numbered, 7));
         assert!(!reply(0, None).answers(numbered, 7));

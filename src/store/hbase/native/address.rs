@@ -10,7 +10,7 @@ pub(super) struct Address {
 impl Address {
     /// Checks an address that a server sent. Refuses text that cannot be a host name, because messages to people
     /// contain the host.
-    pub(super) fn told(host: &str, port: u16) -> Option<Address> {
+    pub(super) fn from_server(host: &str, port: u16) -> Option<Address> {
         let legal = |c: char| c.is_alphanumeric() || "-._:%".contains(c);
         let is_host = (1..=255).contains(&host.len()) && host.chars().all(legal);
         (is_host && port != 0).then(|| Address { host: host.to_owned(), port })

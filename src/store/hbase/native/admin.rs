@@ -319,6 +319,6 @@ fn is_exception(send_error: &SendError, class: &str) -> bool {
 /// Returns the result of a procedure that ended with an exception.
 fn outcome(exception: ForeignException) -> Result<(), SendError> {
     let told = exception.generic_exception.unwrap_or_default();
-    let exception = Exception::told(&told.class_name, &told.message);
+    let exception = Exception::from_server(&told.class_name, &told.message);
     if exception.class == "TableExistsException" { Ok(()) } else { Err(exception.into()) }
 }

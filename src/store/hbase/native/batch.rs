@@ -68,11 +68,11 @@ pub(super) struct ActionEnd {
 }
 
 /// Called at the end of each action. Returns the next action of the same row, if there is one.
-type TellEnd<'a> = &'a mut dyn FnMut(ActionEnd) -> Option<RowAction>;
+type OnActionEnd<'a> = &'a mut dyn FnMut(ActionEnd) -> Option<RowAction>;
 
 /// Runs one action for each row, and the actions that `ended` returns. Returns when all have ended, at the latest a moment
 /// after `by`.
-pub(super) fn run(native: &Native, rows: Vec<RowAction>, by: Deadline, ended: TellEnd<'_>) {
+pub(super) fn run(native: &Native, rows: Vec<RowAction>, by: Deadline, ended: OnActionEnd<'_>) {
     let rows: Vec<_> = rows.into_iter().map(ActionRow::new).collect();
     // Those with little time go first.
     let mut located: Vec<_> = (0..rows.len()).collect();
@@ -94,7 +94,7 @@ struct ActionBatch<'a, 'b> {
     resting: Vec<(Moment, usize)>,
     lanes: Vec<ServerLane>,
     slice: Duration,
-    ended: TellEnd<'b>,
+    ended: OnActionEnd<'b>,
 }
 
 struct ActionRow {

@@ -110,7 +110,7 @@ struct Calls {
     broken: Option<(io::ErrorKind, String)>,
     used: Moment,
     /// Replies received.
-    heard: u64,
+    received: u64,
     /// A call waited until its deadline, and the connection received no reply in that time. A connection that a
     /// firewall dropped, or whose host is gone, behaves like this for many minutes.
     silent: bool,
@@ -174,7 +174,7 @@ impl Connection {
             has_leader: false,
             broken: None,
             used: Moment::now(),
-            heard: 0,
+            received: 0,
             silent: false,
             skipping: false,
         };
@@ -233,16 +233,16 @@ impl Connection {
         calls.used = Moment::now();
         let pending = Arc::new(SentCall::default());
         calls.waiting.insert(id, Arc::clone(&pending));
-        let heard = calls.heard;
+        let received = calls.received;
         drop(calls);
-        Ok(CallTicket { connection: self, id, pending, heard, leads: false })
+        Ok(CallTicket { connection: self, id, pending, received, leads: false })
     }
 
     fn break_off(&self, error: &io::Error) {
         let mut calls = self.calls.lock();
         calls.broken.get_or_insert((error.kind(), error.to_string()));
         for pending in calls.waiting.values() {
-            pending.tell(News::Broken);
+            pending.wake(News::Broken);
         }
         self.channel.shut();
     }
@@ -292,7 +292,7 @@ impl Calls {
         received: Received,
         reply_max: u32,
     ) -> io::Result<Option<(Arc<SentCall>, CallOutcome)>> {
-        self.heard += 1;
+        self.received += 1;
         self.skipping = matches!(received, Received::TooLong(..));
         self.silent = matches!(received, Received::TooLong(_, SKIPPED_AT_MOST..));
         let reply = match received {
@@ -326,14 +326,14 @@ impl Calls {
         let next = self.waiting.values().find(|pending| pending.parked.load(Ordering::Relaxed));
         self.has_leader = next.is_some();
         if let Some(next) = next {
-            next.tell(News::Lead);
+            next.wake(News::Lead);
         }
     }
 
     /// Adds an explanation to an end of the connection before the first reply. A server closes the connection
     /// without an answer if it requires TLS or does not have the requested service.
     fn explain(&self, error: io::Error) -> io::Error {
-        if self.heard > 0 || error.kind() != io::ErrorKind::UnexpectedEof {
+        if self.received > 0 || error.kind() != io::ErrorKind::UnexpectedEof {
             return error;
         }
         let what = "the server closed the connection without an answer; it may require TLS (tls=on), or it is not HBase";
@@ -342,7 +342,7 @@ impl Calls {
 }
 
 impl SentCall {
-    fn tell(&self, news: News) {
+    fn wake(&self, news: News) {
         *self.news.lock() = news;
         self.wake.notify_one();
     }
@@ -389,7 +389,7 @@ pub(super) struct CallTicket {
     id: u32,
     pending: Arc<SentCall>,
     /// Replies received by the connection before this call.
-    heard: u64,
+    received: u64,
     leads: bool,
 }
 
@@ -471,7 +471,7 @@ impl CallTicket {
             };
             match addressed {
                 Ok(Some((pending, outcome))) if Arc::ptr_eq(&pending, &self.pending) => mine = Some(outcome),
-                Ok(Some((pending, outcome))) => pending.tell(News::ReplyFrame(outcome)),
+                Ok(Some((pending, outcome))) => pending.wake(News::ReplyFrame(outcome)),
                 Ok(None) => {}
                 Err(error) => {
                     self.connection.break_off(&error);
@@ -487,7 +487,7 @@ impl CallTicket {
     /// Returns the failure of a call whose time is over. New calls avoid a connection on which nothing arrived meanwhile.
     pub(super) fn out_of_time(&self) -> CallFailure {
         let mut calls = self.connection.calls.lock();
-        calls.silent |= calls.heard == self.heard;
+        calls.silent |= calls.received == self.received;
         CallFailure::Lost(io::ErrorKind::TimedOut.into())
     }
 }

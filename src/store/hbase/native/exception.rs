@@ -35,8 +35,8 @@ pub(super) enum RetryClass {
 impl From<ExceptionResponse> for Exception {
     fn from(response: ExceptionResponse) -> Exception {
         let port = response.port.and_then(|port| u16::try_from(port).ok());
-        let told = response.hostname.zip(port).and_then(|(host, port)| Address::told(&host, port));
-        let mut exception = Exception::told(&response.class, &response.stack);
+        let told = response.hostname.zip(port).and_then(|(host, port)| Address::from_server(&host, port));
+        let mut exception = Exception::from_server(&response.class, &response.stack);
         exception.do_not_retry = response.do_not_retry;
         exception.moved_to = told.or(exception.moved_to);
         exception
@@ -45,12 +45,12 @@ impl From<ExceptionResponse> for Exception {
 
 impl From<NameBytesPair> for Exception {
     fn from(pair: NameBytesPair) -> Exception {
-        Exception::told(&pair.name, &String::from_utf8_lossy(&pair.value))
+        Exception::from_server(&pair.name, &String::from_utf8_lossy(&pair.value))
     }
 }
 
 impl Exception {
-    pub(super) fn told(class: &str, text: &str) -> Exception {
+    pub(super) fn from_server(class: &str, text: &str) -> Exception {
         const MESSAGE_CHARS: usize = 300;
         let class = class.rsplit(['.', '$']).next().unwrap_or(class);
         let first = text.lines().next().unwrap_or_default().chars().filter(|c| !c.is_control());
@@ -131,7 +131,7 @@ impl Exception {
 fn moved_to(text: &str) -> Option<Address> {
     let value = |key: &str| text.split_once(key)?.1.split([' ', '.', '\n', ',']).next();
     let host = text.split_once("hostname=")?.1.split([' ', '\n']).next()?;
-    Address::told(host, value("port=")?.parse().ok()?)
+    Address::from_server(host, value("port=")?.parse().ok()?)
 }
 
 #[cfg(test)]
@@ -146,7 +146,10 @@ mod tests {
     fn a_moved_region_is_followed_also_when_only_the_text_says_where() {
         let text = "Region moved to: hostname=rs-2.example.org port=16020 startCode=17. As of locationSeqNum=5.\n at a.b";
         let exception = pair("org.apache.hadoop.hbase.exceptions.RegionMovedException", text);
-        assert_eq!(exception.retry_class(), RetryClass::Elsewhere(Address::told("rs-2.example.org", 16020)));
+        assert_eq!(
+            exception.retry_class(),
+            RetryClass::Elsewhere(Address::from_server("rs-2.example.org", 16020))
+        );
         let cut =
             pair("org.apache.hadoop.hbase.exceptions.RegionMovedException", "Region moved to: hostname=");
         assert_eq!(cut.retry_class(), RetryClass::Elsewhere(None));
@@ -156,7 +159,10 @@ mod tests {
             port: Some(7),
             ..Default::default()
         };
-        assert_eq!(Exception::from(header).retry_class(), RetryClass::Elsewhere(Address::told("h", 7)));
+        assert_eq!(
+            Exception::from(header).retry_class(),
+            RetryClass::Elsewhere(Address::from_server("h", 7))
+        );
     }
 
     #[test]

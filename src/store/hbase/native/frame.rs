@@ -158,10 +158,10 @@ pub(super) fn long_reply(length: u32, begun: &[u8]) -> Result<Option<u32>, Unrea
 /// Decodes a number of up to 35 bits. Returns it and the bytes after it; `None` if its end is missing.
 fn varint(bytes: &[u8]) -> Result<Option<(u64, &[u8])>, Unreadable> {
     let mut number = 0;
-    for (place, byte) in bytes.iter().enumerate().take(5) {
-        number |= u64::from(byte & 0x7f) << (7 * place);
+    for (index, byte) in bytes.iter().enumerate().take(5) {
+        number |= u64::from(byte & 0x7f) << (7 * index);
         if byte & 0x80 == 0 {
-            return Ok(Some((number, &bytes[place + 1..])));
+            return Ok(Some((number, &bytes[index + 1..])));
         }
     }
     if bytes.len() < 5 { Ok(None) } else { Err(Unreadable::Broken) }

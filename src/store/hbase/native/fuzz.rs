@@ -72,7 +72,7 @@ fn read_messages(bytes: &[u8]) {
     if let Ok(answer) = GetProcedureResultResponse::decode(bytes)
         && let Some(ForeignException { generic_exception: Some(told) }) = answer.exception
     {
-        read_exception(Exception::told(&told.class_name, &told.message));
+        read_exception(Exception::from_server(&told.class_name, &told.message));
     }
 }
 

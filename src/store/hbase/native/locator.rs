@@ -234,7 +234,7 @@ impl Locator {
         self.learn(Arc::new(Region { server: to, ..region.clone() }));
     }
 
-    /// Looks up the region that holds `row`. Also returns the result for the threads that wait for this look-up.
+    /// SharedReads up the region that holds `row`. Also returns the result for the threads that wait for this look-up.
     fn look_up(&self, row: &[u8], by: Deadline) -> (Result<Region, Lookup>, LookUpEnd) {
         let result = match self.scan_meta(row, by) {
             Ok(result) => result,
@@ -431,7 +431,7 @@ mod tests {
         let locator = locator();
         let old = region("b", "f");
         locator.learn(Arc::clone(&old));
-        locator.moved(&old, Address::told("elsewhere", 2).unwrap());
+        locator.moved(&old, Address::from_server("elsewhere", 2).unwrap());
         locator.forget(&old);
         assert_eq!(known(&locator), spans(&[("b", "f")]));
         assert_eq!(locator.regions.read().values().next().unwrap().server.host, "elsewhere");

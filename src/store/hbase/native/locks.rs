@@ -187,7 +187,7 @@ impl Native {
 
 impl LockTable for Native {
     fn describe(&self) -> String {
-        self.place.clone()
+        self.uri.clone()
     }
 
     fn ensure_table(&self, family: &'static str, by: Deadline) -> Result<()> {
@@ -218,7 +218,7 @@ impl LockTable for Native {
         }
         if rows.is_empty() {
             // The write of this row reports why.
-            rows.insert(self.place.clone(), PROBE.to_vec());
+            rows.insert(self.uri.clone(), PROBE.to_vec());
         }
         Ok(rows.into_iter().collect())
     }
@@ -247,7 +247,7 @@ impl CellStore for Native {
         Ok(found.into_iter().next().map(cell))
     }
 
-    fn look(&self, row: &[u8], by: Deadline) -> Result<LockCells> {
+    fn read_cells(&self, row: &[u8], by: Deadline) -> Result<LockCells> {
         Ok(decoded(&self.read_row(row, get_lock, by)?))
     }
 

@@ -15,7 +15,7 @@ const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(3);
 
 pub(super) struct NativeSetup {
     pub(super) masters: Vec<Address>,
-    pub(super) place: String,
+    pub(super) uri: String,
     pub(super) user: String,
     pub(super) security: Security,
     pub(super) connect_timeout: Duration,
@@ -37,7 +37,7 @@ impl NativeSetup {
         let security = tls::security(&mut options)?;
         options.finish(known)?;
         Ok(NativeSetup {
-            place: format!("hbase://{}/{table}", described(masters)),
+            uri: format!("hbase://{}/{table}", described(masters)),
             masters: masters.split(',').map(address).collect::<Result<_>>()?,
             user,
             security,

@@ -82,11 +82,11 @@ impl OwnStore for Native {
         self.swap_each(swaps, by, answered, &ManySwaps { change: &change, read: &both, record: &record });
     }
 
-    fn look(&self, row: &[u8], by: Deadline) -> Result<OwnCells> {
+    fn read_cells(&self, row: &[u8], by: Deadline) -> Result<OwnCells> {
         Ok(decoded(&self.read_row(row, both, by)?))
     }
 
-    fn look_many(&self, rows: &[Vec<u8>], by: Deadline, report: &mut dyn FnMut(usize, OwnCells)) {
+    fn read_many(&self, rows: &[Vec<u8>], by: Deadline, report: &mut dyn FnMut(usize, OwnCells)) {
         self.get_each(rows, by, both, |index, result| {
             if let Ok(seen) = cells(&result) {
                 report(index, decoded(seen));

@@ -53,7 +53,7 @@ impl TryFrom<ServerName> for Address {
 
     fn try_from(name: ServerName) -> Result<Address, Lookup> {
         let port = u16::try_from(name.port).map_err(|_| Lookup::Garbage)?;
-        Address::told(&name.host, port).ok_or(Lookup::Garbage)
+        Address::from_server(&name.host, port).ok_or(Lookup::Garbage)
     }
 }
 
@@ -89,7 +89,7 @@ pub(super) fn catalogued(result: &RowResult, table: &[u8]) -> Result<Region, Loo
     let server = std::str::from_utf8(server).ok().and_then(|server| server.rsplit_once(':'));
     let (host, port) = server.ok_or(Lookup::NotServed)?;
     let port = port.parse().map_err(|_| Lookup::Garbage)?;
-    let server = Address::told(host, port).ok_or(Lookup::Garbage)?;
+    let server = Address::from_server(host, port).ok_or(Lookup::Garbage)?;
     Ok(Region { name: Bytes::copy_from_slice(name), start: info.start_key, end: info.end_key, server })
 }
 

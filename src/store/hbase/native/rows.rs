@@ -26,7 +26,7 @@ use crate::error::{Error, Result};
 use crate::runtime::time::{self, Deadline, jittered};
 use crate::settings::options::Options;
 use crate::store::hbase::steps::{
-    AfterWrite, CellPlace, CellTest, CellWrite, FoundCell, Repeat, Request, RowAnswer, RowGuard, RowStep,
+    AfterWrite, CellTest, CellWrite, ColumnName, FoundCell, Repeat, Request, RowAnswer, RowGuard, RowStep,
     RowStore, Rule, Which, shown,
 };
 use crate::store::remote::resolve::part;
@@ -75,7 +75,7 @@ impl NativeRows {
 
 impl RowStore for NativeRows {
     fn describe(&self) -> &str {
-        &self.0.place
+        &self.0.uri
     }
 
     fn run(&self, request: &Request<'_>, by: Deadline) -> Result<Vec<RowAnswer>> {
@@ -334,7 +334,7 @@ fn action(region: &Region, row: &Bytes, step: &RowStep<'_>) -> RegionAction {
     }
 }
 
-fn one(row: &Bytes, (place, rule): &CellTest<'_>) -> messages::Condition {
+fn one(row: &Bytes, (column, rule): &CellTest<'_>) -> messages::Condition {
     let (compare, with): (_, &[u8]) = match rule {
         Rule::Is(value) => (EQUAL, value),
         Rule::MissingOrEmpty => (EQUAL, b""),
@@ -343,16 +343,16 @@ fn one(row: &Bytes, (place, rule): &CellTest<'_>) -> messages::Condition {
             unreachable!("a comparison of one column cannot say it")
         }
     };
-    let [family, qualifier, with] = packed([&place.family, &place.qualifier, with]);
+    let [family, qualifier, with] = packed([&column.family, &column.qualifier, with]);
     comparing(row, &family, &qualifier, compare, &with)
 }
 
-fn test((place, rule): &CellTest<'_>) -> FilterTest {
+fn test((column, rule): &CellTest<'_>) -> FilterTest {
     let with: &[u8] = match rule {
         Rule::Is(with) | Rule::BeginsNot(with) | Rule::Below(with) => with,
         Rule::Missing | Rule::MissingOrEmpty | Rule::NotEmpty => b"",
     };
-    let [family, qualifier, with] = &packed([&place.family, &place.qualifier, with]);
+    let [family, qualifier, with] = &packed([&column.family, &column.qualifier, with]);
     match rule {
         Rule::Is(_) => FilterTest::is(family, qualifier, with),
         Rule::Missing => FilterTest::missing(family, qualifier),
@@ -366,19 +366,19 @@ fn test((place, rule): &CellTest<'_>) -> FilterTest {
 fn mutation(row: &Bytes, write: &CellWrite<'_>) -> MutationProto {
     match write {
         CellWrite::Put { cells, ttl, durability } => {
-            let cell = |(place, value): &(&CellPlace, &[u8])| {
-                let [family, qualifier, value] = packed([&place.family, &place.qualifier, value]);
+            let cell = |(column, value): &(&ColumnName, &[u8])| {
+                let [family, qualifier, value] = packed([&column.family, &column.qualifier, value]);
                 (family, (qualifier, value))
             };
             durable(*durability, puts(row, by_family(cells.iter().map(cell)), *ttl))
         }
-        CellWrite::Add(place, by) => {
-            let [family, qualifier] = packed([&place.family, &place.qualifier]);
+        CellWrite::Add(column, by) => {
+            let [family, qualifier] = packed([&column.family, &column.qualifier]);
             increment(row, &family, &qualifier, *by, None)
         }
         CellWrite::Delete(cells) => {
-            let cell = |(place, written_ms): &(&CellPlace, u64)| {
-                let [family, qualifier] = packed([&place.family, &place.qualifier]);
+            let cell = |(column, written_ms): &(&ColumnName, u64)| {
+                let [family, qualifier] = packed([&column.family, &column.qualifier]);
                 (family, (qualifier, *written_ms))
             };
             delete(row, by_family(cells.iter().map(cell)))
@@ -402,8 +402,8 @@ fn write_size(write: &CellWrite<'_>) -> usize {
 }
 
 fn get(row: &Bytes, which: &Which<'_>) -> Get {
-    let column = |place: &&CellPlace| -> (Bytes, Bytes) {
-        let [family, qualifier] = packed([&place.family, &place.qualifier]);
+    let column = |column: &&ColumnName| -> (Bytes, Bytes) {
+        let [family, qualifier] = packed([&column.family, &column.qualifier]);
         (family, qualifier)
     };
     let mut families = by_family(which.columns.iter().map(column));
@@ -463,6 +463,6 @@ fn answer(step: &RowStep<'_>, result: &RegionActionResult) -> Result<RowAnswer, 
 }
 
 fn found(cell: messages::Cell) -> FoundCell {
-    let place = CellPlace { family: cell.family, qualifier: cell.qualifier };
-    FoundCell { place, value: cell.value, written_ms: cell.timestamp }
+    let column = ColumnName { family: cell.family, qualifier: cell.qualifier };
+    FoundCell { column, value: cell.value, written_ms: cell.timestamp }
 }

@@ -31,7 +31,7 @@ const DOUBT_AGAIN_AFTER: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub(in crate::store::hbase) struct Native {
-    pub(super) place: String,
+    pub(super) uri: String,
     pub(super) table: String,
     pub(super) content: Content,
     pub(super) locator: Arc<Locator>,
@@ -76,27 +76,27 @@ impl Native {
         content: Content,
         options: Options,
     ) -> Result<Native> {
-        let NativeSetup { masters, place, user, security, connect_timeout } =
+        let NativeSetup { masters, uri, user, security, connect_timeout } =
             NativeSetup::read(masters, table, options, &store_option::HBASE)?;
         let access = ServerAccess { user, security, connect_timeout, reply_max: FRAME_BYTES_MAX };
         let locator = Arc::new(Locator::new(masters, table, access));
-        Ok(Native { place, table: table.to_owned(), content, locator })
+        Ok(Native { uri, table: table.to_owned(), content, locator })
     }
 
     /// Opens a table of an application. See [`Native::new`].
     pub(super) fn for_rows(masters: &str, table: &str, options: Options, reply_max: u32) -> Result<Native> {
-        let NativeSetup { masters, place, user, security, connect_timeout } =
+        let NativeSetup { masters, uri, user, security, connect_timeout } =
             NativeSetup::read(masters, table, options, &store_option::TABLE)?;
         let access = ServerAccess { user, security, connect_timeout, reply_max };
         let locator = Arc::new(Locator::new(masters, table, access));
-        Ok(Native { place, table: table.to_owned(), content: Content::Rows, locator })
+        Ok(Native { uri, table: table.to_owned(), content: Content::Rows, locator })
     }
 
     /// Returns another table of the same cluster that uses the same connections.
     pub(in crate::store::hbase) fn beside(&self, table: &str, content: Content) -> Native {
-        let masters = self.place.strip_suffix(&self.table).unwrap_or(&self.place);
+        let masters = self.uri.strip_suffix(&self.table).unwrap_or(&self.uri);
         Native {
-            place: format!("{masters}{table}"),
+            uri: format!("{masters}{table}"),
             table: table.to_owned(),
             content,
             locator: Arc::new(self.locator.beside(table)),
@@ -105,8 +105,8 @@ impl Native {
 
     /// Returns the same table once more. Both know the same regions.
     pub(in crate::store::hbase) fn again(&self) -> Native {
-        let (place, table) = (self.place.clone(), self.table.clone());
-        Native { place, table, content: self.content, locator: Arc::clone(&self.locator) }
+        let (uri, table) = (self.uri.clone(), self.table.clone());
+        Native { uri, table, content: self.content, locator: Arc::clone(&self.locator) }
     }
 
     /// Returns the purpose of the table.
@@ -165,7 +165,7 @@ impl Native {
         match failure {
             CallFailure::Exception(_) => Ok(()),
             failure => {
-                let (store, what) = (self.place.clone(), step.to_owned());
+                let (store, what) = (self.uri.clone(), step.to_owned());
                 let error = Error::Connection { store, what, source: Some(failure.into()) };
                 Err(if again { NoAnswer::Again(error) } else { NoAnswer::Final(error) })
             }
@@ -207,7 +207,7 @@ impl Native {
     }
 
     pub(super) fn explain(&self, kind: RequestKind, what: &str, send_error: SendError) -> Error {
-        let store = self.place.clone();
+        let store = self.uri.clone();
         match send_error {
             SendError::Lookup(Lookup::NoTable) => self.of_table(NO_TABLE),
             SendError::Lookup(Lookup::Call(step, CallFailure::Exception(exception)))
@@ -249,7 +249,7 @@ impl Native {
     }
 
     pub(super) fn explain_exception(&self, kind: RequestKind, what: &str, exception: Exception) -> Error {
-        let store = self.place.clone();
+        let store = self.uri.clone();
         match exception.class.as_str() {
             "TableNotFoundException" => {
                 return self.of_table(NO_TABLE);

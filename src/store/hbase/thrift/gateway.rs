@@ -55,7 +55,7 @@ const OTHER: &str = "a Thrift server of another interface answers, perhaps a Thr
 
 #[derive(Debug)]
 pub(in crate::store::hbase) struct Gateway {
-    pub(super) place: String,
+    pub(super) uri: String,
     table: String,
     content: Content,
     pool: Arc<Pool>,
@@ -98,7 +98,7 @@ impl Gateway {
         let pause = pause.map_or(Ok(PAUSE_DEFAULT), checked_pause)?;
         options.finish(known)?;
         Ok(Gateway {
-            place: format!("hbase+thrift://{}/{table}", described(address)),
+            uri: format!("hbase+thrift://{}/{table}", described(address)),
             table: table.to_owned(),
             content,
             pool: Arc::new(Pool::new(address, size, connect_timeout)),
@@ -109,9 +109,9 @@ impl Gateway {
 
     /// Returns a gateway for another table that uses the same connections.
     pub(super) fn beside(&self, table: &str, content: Content) -> Gateway {
-        let gateway = self.place.strip_suffix(&self.table).unwrap_or(&self.place);
+        let gateway = self.uri.strip_suffix(&self.table).unwrap_or(&self.uri);
         Gateway {
-            place: format!("{gateway}{table}"),
+            uri: format!("{gateway}{table}"),
             table: table.to_owned(),
             content,
             pool: Arc::clone(&self.pool),
@@ -162,7 +162,7 @@ impl Gateway {
             let error = match request(&mut link.client) {
                 Ok(answer) => {
                     self.contact.answered();
-                    pooled.keep();
+                    pooled.give_back();
                     return Ok(answer);
                 }
                 Err(error) => error,
@@ -171,7 +171,7 @@ impl Gateway {
             if let thrift::Error::User(declared) = &error {
                 self.contact.answered();
                 let refused = self.refusal(kind, what, declared.as_ref());
-                pooled.keep();
+                pooled.give_back();
                 return Err(refused);
             }
             drop(pooled);
@@ -187,14 +187,14 @@ impl Gateway {
     /// Asks once which interface the gateway has, on a connection of its own.
     fn hello(&self, by: Deadline) -> std::result::Result<(), NoAnswer> {
         let unreached = |what: &str, source: Option<thrift::Error>| Error::Connection {
-            store: self.place.clone(),
+            store: self.uri.clone(),
             what: what.to_owned(),
             source: source.map(Into::into),
         };
         let share = PoolShare { table: self.content, first: None };
         let lent = self.pool.lend(share, by).map_err(|error| match error {
             Error::Connection { what, source, .. } => {
-                Error::Connection { store: self.place.clone(), what, source }
+                Error::Connection { store: self.uri.clone(), what, source }
             }
             error => error,
         });
@@ -225,25 +225,25 @@ impl Gateway {
     pub(super) fn lost(&self, harmless: bool, what: &str, error: thrift::Error) -> Error {
         if !harmless {
             return Error::InDoubt {
-                what: format!("{}: {what}: no answer", self.place),
+                what: format!("{}: {what}: no answer", self.uri),
                 source: Some(error.into()),
             };
         }
         match error {
             error @ thrift::Error::Transport(_) => Error::Connection {
-                store: self.place.clone(),
+                store: self.uri.clone(),
                 what: format!("{what}: no answer"),
                 source: Some(error.into()),
             },
             // The `Display` text of this error is only "bad data".
             thrift::Error::Protocol(unreadable) => Error::RetriesExhausted {
-                store: self.place.clone(),
+                store: self.uri.clone(),
                 what: format!("{what}: the answer cannot be read: {}", unreadable.message),
                 source: Some(thrift::Error::Protocol(unreadable).into()),
             },
             // The message of an application error is from the gateway. The other messages are from this library.
             error => Error::RetriesExhausted {
-                store: self.place.clone(),
+                store: self.uri.clone(),
                 what: format!("{what}: unexpected answer; is this a Thrift1 gateway?"),
                 source: Some(error.into()),
             },
@@ -274,21 +274,21 @@ impl Gateway {
             return Error::invalid("row", shown(&text), "counters of 8 bytes");
         }
         if declared.is::<IllegalArgument>() || text.contains("AccessDeniedException") {
-            return Error::Internal { what: format!("{}: {said}", self.place), source: None };
+            return Error::Internal { what: format!("{}: {said}", self.uri), source: None };
         }
         // For a write this proves nothing: the gateway may have sent the write already and failed in a retry.
         if kind == RequestKind::Read && text.contains("Zookeeper") && text.contains("could not be completed")
         {
             return Error::Connection {
-                store: self.place.clone(),
+                store: self.uri.clone(),
                 what: format!("the gateway cannot reach the cluster: {said}"),
                 source: None,
             };
         }
         if kind == RequestKind::Read {
-            Error::RetriesExhausted { store: self.place.clone(), what: said, source: None }
+            Error::RetriesExhausted { store: self.uri.clone(), what: said, source: None }
         } else {
-            Error::InDoubt { what: format!("{}: {said}", self.place), source: None }
+            Error::InDoubt { what: format!("{}: {said}", self.uri), source: None }
         }
     }
 
@@ -358,7 +358,7 @@ impl Gateway {
 
 impl LockTable for Gateway {
     fn describe(&self) -> String {
-        self.place.clone()
+        self.uri.clone()
     }
 
     fn ensure_table(&self, family: &'static str, by: Deadline) -> Result<()> {
@@ -411,7 +411,7 @@ impl LockTable for Gateway {
     }
 
     fn probe_rows(&self, _: Deadline) -> Result<Vec<(String, Vec<u8>)>> {
-        Ok(vec![(self.place.clone(), PROBE.to_vec())])
+        Ok(vec![(self.uri.clone(), PROBE.to_vec())])
     }
 
     /// Opens a scanner, reads one part of its rows and closes it.
@@ -471,7 +471,7 @@ impl CellStore for Gateway {
         Ok(cells.into_iter().next().map(cell))
     }
 
-    fn look(&self, row: &[u8], by: Deadline) -> Result<LockCells> {
+    fn read_cells(&self, row: &[u8], by: Deadline) -> Result<LockCells> {
         let columns = vec![name(LOCK), name(COVER)];
         let found = self.call(RequestKind::Read, "get", Some(row), by, |client| {
             client.get_row_with_columns(self.table(), row.to_vec(), columns.clone(), BTreeMap::new())
@@ -557,6 +557,6 @@ fn text(declared: &(dyn std::error::Error + Send + Sync + 'static)) -> String {
 
 /// Shortens a message for an error: one line, without the stack trace, cut to [`MESSAGE_CHARS`].
 fn shown(text: &str) -> String {
-    let told = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("at "));
-    told.collect::<Vec<_>>().join("; ").chars().filter(|c| !c.is_control()).take(MESSAGE_CHARS).collect()
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("at "));
+    lines.collect::<Vec<_>>().join("; ").chars().filter(|c| !c.is_control()).take(MESSAGE_CHARS).collect()
 }

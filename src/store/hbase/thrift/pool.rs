@@ -61,12 +61,12 @@ impl std::fmt::Debug for PoolState {
     }
 }
 
-/// A connection in use. [`keep`](PooledConnection::keep) returns it to the pool; a plain drop closes it.
+/// A connection in use. [`give_back`](PooledConnection::give_back) returns it to the pool; a plain drop closes it.
 pub(super) struct PooledConnection<'a> {
     pool: &'a Pool,
     share: PoolShare,
     link: Option<Link>,
-    keep: bool,
+    is_whole: bool,
 }
 
 impl Pool {
@@ -110,7 +110,7 @@ impl Pool {
                 state.lent.insert(share, taken + 1);
                 let link = state.idle.pop().map(|(link, _)| link);
                 state.vacant -= usize::from(link.is_none());
-                return Ok(PooledConnection { pool: self, share, link, keep: false });
+                return Ok(PooledConnection { pool: self, share, link, is_whole: false });
             }
             let left = by.remaining();
             if left.is_zero() || self.freed.wait_for(&mut state, left).timed_out() {
@@ -178,16 +178,16 @@ impl PooledConnection<'_> {
     }
 
     /// Returns the connection to the pool. Only for a connection whose last reply was read to its end.
-    pub(super) fn keep(mut self) {
-        self.keep = true;
+    pub(super) fn give_back(mut self) {
+        self.is_whole = true;
     }
 }
 
 impl Drop for PooledConnection<'_> {
     fn drop(&mut self) {
-        let kept = self.link.take().filter(|_| self.keep);
+        let whole = self.link.take().filter(|_| self.is_whole);
         let mut state = self.pool.state.lock();
-        match kept {
+        match whole {
             Some(link) => state.idle.push((link, Moment::now())),
             None => state.vacant += 1,
         }

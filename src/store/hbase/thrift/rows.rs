@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::runtime::time::{Deadline, Moment};
 use crate::settings::options::Options;
 use crate::store::hbase::steps::{
-    AfterWrite, CellPlace, CellWrite, FoundCell, Repeat, Request, RowAnswer, RowGuard, RowStep, RowStore,
+    AfterWrite, CellWrite, ColumnName, FoundCell, Repeat, Request, RowAnswer, RowGuard, RowStep, RowStore,
     Rule, Which,
 };
 use crate::store::request_kind::RequestKind;
@@ -40,17 +40,17 @@ impl GatewayRows {
     ) -> Result<RowAnswer> {
         let made = |made| RowAnswer { made, ..RowAnswer::default() };
         match (guard, write) {
-            (RowGuard::Always, CellWrite::Add(place, amount)) => {
+            (RowGuard::Always, CellWrite::Add(column, amount)) => {
                 let sum = self.0.call(RequestKind::Write, what, Some(row), by, |client| {
-                    client.atomic_increment(self.0.table(), row.to_vec(), name(place), *amount)
+                    client.atomic_increment(self.0.table(), row.to_vec(), name(column), *amount)
                 })?;
                 let value = sum.to_be_bytes().to_vec();
-                let cells = vec![FoundCell { place: (*place).clone(), value, written_ms: 0 }];
+                let cells = vec![FoundCell { column: (*column).clone(), value, written_ms: 0 }];
                 Ok(RowAnswer { made: true, cells, ..RowAnswer::default() })
             }
             (RowGuard::Always, CellWrite::Put { cells, ttl, .. }) => {
                 self.0.call(RequestKind::Write, what, Some(row), by, |client| {
-                    let puts = cells.iter().map(|(place, value)| put(place, value)).collect();
+                    let puts = cells.iter().map(|(column, value)| put(column, value)).collect();
                     client.mutate_row(self.0.table(), row.to_vec(), puts, attributes(*ttl))
                 })?;
                 Ok(made(true))
@@ -61,10 +61,10 @@ impl GatewayRows {
                     Rule::MissingOrEmpty => b"",
                     _ => return Err(unsupported(what)),
                 };
-                let [(place, value)] = cells.as_slice() else { return Err(unsupported(what)) };
+                let [(column, value)] = cells.as_slice() else { return Err(unsupported(what)) };
                 let began = Moment::now();
                 let done = self.0.call(RequestKind::Write, what, Some(row), by, |client| {
-                    let (table, column, put) = (self.0.table(), name(tested), put(place, value));
+                    let (table, column, put) = (self.0.table(), name(tested), put(column, value));
                     client.check_and_put(
                         table,
                         row.to_vec(),
@@ -78,7 +78,7 @@ impl GatewayRows {
                 if !done && took >= REPEATED_AFTER {
                     let what = format!(
                         "{}: {what}: the gateway took {took:?} to refuse it: it may have made the change and then repeated it",
-                        self.0.place
+                        self.0.uri
                     );
                     return Err(Error::InDoubt { what, source: None });
                 }
@@ -89,19 +89,19 @@ impl GatewayRows {
     }
 
     fn read(&self, what: &str, row: &[u8], which: &Which<'_>, by: Deadline) -> Result<RowAnswer> {
-        let columns: Vec<_> = (which.columns.iter().map(|place| name(place)))
+        let columns: Vec<_> = (which.columns.iter().map(|column| name(column)))
             // Without a colon. `family:` would be the column with an empty qualifier.
             .chain(which.families.iter().map(|family| family.to_vec()))
             .collect();
         if which.versions > 1 {
-            let ([place], []) = (which.columns.as_slice(), which.families.as_slice()) else {
+            let ([column], []) = (which.columns.as_slice(), which.families.as_slice()) else {
                 return Err(unsupported("reading versions of several columns"));
             };
             let versions = i32::try_from(which.versions).unwrap_or(i32::MAX);
             let cells = self.0.call(RequestKind::Read, what, Some(row), by, |client| {
-                client.get_ver(self.0.table(), row.to_vec(), name(place), versions, BTreeMap::new())
+                client.get_ver(self.0.table(), row.to_vec(), name(column), versions, BTreeMap::new())
             })?;
-            let cells = cells.into_iter().map(|cell| found((*place).clone(), cell)).collect();
+            let cells = cells.into_iter().map(|cell| found((*column).clone(), cell)).collect();
             return Ok(RowAnswer { cells, ..RowAnswer::default() });
         }
         let rows = self.0.call(RequestKind::Read, what, Some(row), by, |client| {
@@ -128,7 +128,7 @@ impl GatewayRows {
 
 impl RowStore for GatewayRows {
     fn describe(&self) -> &str {
-        &self.0.place
+        &self.0.uri
     }
 
     fn run(&self, request: &Request<'_>, by: Deadline) -> Result<Vec<RowAnswer>> {
@@ -177,12 +177,12 @@ fn unsupported(what: &str) -> Error {
     Error::invalid("hbase+thrift:// for", what, "use hbase://: Thrift1 cannot do it in one atomic step")
 }
 
-fn name(place: &CellPlace) -> Vec<u8> {
-    [&place.family[..], b":", &place.qualifier].concat()
+fn name(column: &ColumnName) -> Vec<u8> {
+    [&column.family[..], b":", &column.qualifier].concat()
 }
 
-fn put(place: &CellPlace, value: &[u8]) -> Mutation {
-    Mutation::new(false, name(place), value.to_vec(), true)
+fn put(column: &ColumnName, value: &[u8]) -> Mutation {
+    Mutation::new(false, name(column), value.to_vec(), true)
 }
 
 fn attributes(ttl: Option<Duration>) -> BTreeMap<Vec<u8>, Vec<u8>> {
@@ -193,12 +193,12 @@ fn attributes(ttl: Option<Duration>) -> BTreeMap<Vec<u8>, Vec<u8>> {
 fn cells(row: TRowResult) -> impl Iterator<Item = FoundCell> {
     row.columns.unwrap_or_default().into_iter().filter_map(|(name, cell)| {
         let colon = name.iter().position(|byte| *byte == b':')?;
-        let place = CellPlace { family: name[..colon].to_vec(), qualifier: name[colon + 1..].to_vec() };
-        Some(found(place, cell))
+        let column = ColumnName { family: name[..colon].to_vec(), qualifier: name[colon + 1..].to_vec() };
+        Some(found(column, cell))
     })
 }
 
-fn found(place: CellPlace, cell: TCell) -> FoundCell {
+fn found(column: ColumnName, cell: TCell) -> FoundCell {
     let written_ms = cell.timestamp.and_then(|ms| u64::try_from(ms).ok()).unwrap_or_default();
-    FoundCell { place, value: cell.value.unwrap_or_default(), written_ms }
+    FoundCell { column, value: cell.value.unwrap_or_default(), written_ms }
 }

@@ -99,8 +99,8 @@ impl Link {
             return false;
         }
         let mut byte = [0; 1];
-        let heard = rustix::net::recv(&self.shared.stream, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT);
-        matches!(heard, Err(rustix::io::Errno::WOULDBLOCK))
+        let peeked = rustix::net::recv(&self.shared.stream, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        matches!(peeked, Err(rustix::io::Errno::WOULDBLOCK))
     }
 }
 

@@ -1,14 +1,14 @@
-//! Tests of the lines: single steps, and worlds of many processes whose datagrams are lost, doubled and late.
+//! Tests of the queues: single steps, and worlds of many processes whose datagrams are lost, doubled and late.
 
 use super::*;
 use crate::names::lock_name::{Level, NamePolicy};
 
 const MS: Duration = Duration::from_millis(1);
 const RETRY: Duration = Duration::from_secs(1);
-const NOBODY: QueueAtRelease = QueueAtRelease { front: None, since: None, yield_until: None };
+const NOBODY: LocalQueueAtRelease = LocalQueueAtRelease { front: None, since: None, yield_until: None };
 
 fn name() -> LockName {
-    LockName::new(Level::Xdc, "tests", None, "line", NamePolicy::Strict).unwrap()
+    LockName::new(Level::Xdc, "tests", None, "queue", NamePolicy::Strict).unwrap()
 }
 
 fn at(ms: u64) -> Moment {
@@ -19,21 +19,21 @@ fn endpoint(process: u64) -> NoticeEndpoint {
     NoticeEndpoint::Local(process)
 }
 
-fn lines(process: u64) -> Lines {
-    Lines::new(endpoint(process), || fastrand::u64(..))
+fn queues(process: u64) -> LockQueues {
+    LockQueues::new(endpoint(process), || fastrand::u64(..))
 }
 
-fn sends(lines: &mut Lines) -> Vec<(NoticeEndpoint, Datagram)> {
+fn sends(queues: &mut LockQueues) -> Vec<(NoticeEndpoint, Datagram)> {
     let send = |effect| if let Effect::Send(to, datagram) = effect { Some((to, datagram)) } else { None };
-    lines.effects().into_iter().filter_map(send).collect()
+    queues.effects().into_iter().filter_map(send).collect()
 }
 
-/// Lines of process 0, which holds the lock with key 7, and of waiters that have registered in this order.
-fn held_and_wanted(waiters: u64) -> (Lines, Vec<Lines>) {
-    let mut holder = lines(0);
+/// LockQueues of process 0, which holds the lock with key 7, and of waiters that have registered in this order.
+fn held_and_wanted(waiters: u64) -> (LockQueues, Vec<LockQueues>) {
+    let mut holder = queues(0);
     holder.granted(&name(), 7, at(0));
     let waiting = (1..=waiters).map(|number| {
-        let mut waiter = lines(number);
+        let mut waiter = queues(number);
         let grant = GrantEndpoint { endpoint: endpoint(0), grant: 7 };
         waiter.refused(&name(), Some(grant), at(number), at(number));
         let sent = sends(&mut waiter);
@@ -51,8 +51,8 @@ fn held_and_wanted(waiters: u64) -> (Lines, Vec<Lines>) {
 }
 
 /// Releases the lock, and returns what the first waiter is told.
-fn told(holder: &mut Lines, now: Moment) -> (NoticeEndpoint, Datagram) {
-    assert_eq!(holder.released(&name(), 7, NOBODY, now), NextTurn::Told);
+fn told(holder: &mut LockQueues, now: Moment) -> (NoticeEndpoint, Datagram) {
+    assert_eq!(holder.released(&name(), 7, NOBODY, now), NextTurn::Theirs);
     let mut sent = sends(holder);
     assert_eq!(sent.len(), 1, "one datagram, however many wait: {sent:?}");
     sent.remove(0)
@@ -64,24 +64,24 @@ fn key_of(ask: &Datagram) -> u64 {
 }
 
 #[test]
-fn the_first_is_told_with_the_rest_of_the_line_and_asks_once() {
+fn the_first_is_told_with_the_rest_of_the_queue_and_asks_once() {
     let (mut holder, mut waiters) = held_and_wanted(3);
     let (to, ask) = told(&mut holder, at(100));
     assert_eq!(to, endpoint(1));
     let first = &mut waiters[0];
     assert!(first.received(endpoint(0), ask.clone(), at(100)));
     let effects = first.effects();
-    let heard = Effect::Send(endpoint(0), Datagram::Heard { key: key_of(&ask) });
-    assert_eq!(effects, [Effect::Ask(name(), Duration::ZERO), heard]);
+    let received = Effect::Send(endpoint(0), Datagram::Received { key: key_of(&ask) });
+    assert_eq!(effects, [Effect::Ask(name(), Duration::ZERO), received]);
     assert_eq!(first.sizes()[1], 2, "the others wait behind it");
     // The nonce is used up: a second copy is refused, and makes nobody ask.
     assert!(!first.received(endpoint(0), ask.clone(), at(101)));
     assert_eq!(sends(first), [(endpoint(0), Datagram::Declined { key: key_of(&ask) })]);
-    assert!(holder.received(endpoint(1), Datagram::Heard { key: key_of(&ask) }, at(101)));
+    assert!(holder.received(endpoint(1), Datagram::Received { key: key_of(&ask) }, at(101)));
     holder.tick(at(1000));
-    assert_eq!(sends(&mut holder), [], "it has heard");
+    assert_eq!(sends(&mut holder), [], "it has received it");
     first.granted(&name(), 8, at(102));
-    assert_eq!(first.released(&name(), 8, NOBODY, at(103)), NextTurn::Told);
+    assert_eq!(first.released(&name(), 8, NOBODY, at(103)), NextTurn::Theirs);
     assert!(matches!(sends(first)[..], [(to, Datagram::Ask { .. })] if to == endpoint(2)));
 }
 
@@ -104,18 +104,18 @@ fn the_next_is_told_if_the_first_is_silent_or_does_not_want_the_lock() {
         let [(to, Datagram::Ask { entries, .. })] = &sent[..] else { panic!("{sent:?}") };
         assert_eq!((*to, entries.len()), (endpoint(2), 1));
         // A late answer of the first changes nothing.
-        assert!(!holder.received(endpoint(1), Datagram::Heard { key: key_of(&ask) }, now));
+        assert!(!holder.received(endpoint(1), Datagram::Received { key: key_of(&ask) }, now));
     }
 }
 
 #[test]
-fn a_local_waiter_that_came_first_has_its_turn_first_and_one_that_came_last_waits_in_the_line() {
+fn a_local_waiter_that_came_first_has_its_turn_first_and_one_that_came_last_waits_in_the_queue() {
     let (mut holder, _) = held_and_wanted(2);
-    let front = |ms| QueueAtRelease { front: Some(at(ms)), ..NOBODY };
+    let front = |ms| LocalQueueAtRelease { front: Some(at(ms)), ..NOBODY };
     assert_eq!(holder.released(&name(), 7, front(0), at(100)), NextTurn::Ours);
     assert_eq!(sends(&mut holder), []);
     holder.granted(&name(), 8, at(100));
-    assert_eq!(holder.released(&name(), 8, front(50), at(101)), NextTurn::Told);
+    assert_eq!(holder.released(&name(), 8, front(50), at(101)), NextTurn::Theirs);
     let sent = sends(&mut holder);
     let [(to, Datagram::Ask { entries, .. })] = &sent[..] else { panic!("{sent:?}") };
     let order: Vec<_> = entries.iter().map(|entry| entry.endpoint).collect();
@@ -131,7 +131,7 @@ fn a_waiter_that_comes_after_the_release_is_told_or_sent_on() {
     let moved = Datagram::Moved { nonce: 1, to: endpoint(1), key: key_of(&ask) };
     assert_eq!(sends(&mut holder), [(endpoint(5), moved)]);
 
-    let mut alone = lines(0);
+    let mut alone = queues(0);
     alone.granted(&name(), 7, at(0));
     assert_eq!(alone.released(&name(), 7, NOBODY, at(1)), NextTurn::Ours);
     assert!(alone.received(endpoint(5), late(1), at(2)));
@@ -156,7 +156,7 @@ fn a_grant_that_is_over_without_a_release_tells_nobody() {
 
 #[test]
 fn a_waiter_that_is_told_that_the_lock_is_not_here_looks_a_few_times_and_then_polls() {
-    let mut waiter = lines(1);
+    let mut waiter = queues(1);
     let mut looks = 0;
     for round in 0..20 {
         let grant = GrantEndpoint { endpoint: endpoint(0), grant: 7 };
@@ -166,14 +166,14 @@ fn a_waiter_that_is_told_that_the_lock_is_not_here_looks_a_few_times_and_then_po
         let not_here = Datagram::NotHere { nonce: *nonce };
         assert!(!waiter.received(endpoint(3), not_here.clone(), at(round)), "another process");
         assert!(waiter.received(endpoint(0), not_here, at(round)));
-        looks += waiter.effects().into_iter().filter(|it| *it == Effect::Look(name())).count();
+        looks += waiter.effects().into_iter().filter(|it| *it == Effect::Read(name())).count();
     }
-    assert_eq!(looks, usize::from(LOOKS_MAX));
+    assert_eq!(looks, usize::from(READS_MAX));
 }
 
 #[test]
 fn a_waiter_that_is_told_in_vain_again_and_again_only_polls() {
-    let mut waiter = lines(1);
+    let mut waiter = queues(1);
     let grant = GrantEndpoint { endpoint: endpoint(0), grant: 7 };
     let mut told = 0;
     for round in 0..20 {
@@ -184,7 +184,7 @@ fn a_waiter_that_is_told_in_vain_again_and_again_only_polls() {
         assert!(waiter.received(endpoint(0), ask, at(round)));
         told += waiter.effects().into_iter().filter(|it| matches!(it, Effect::Ask(..))).count();
     }
-    assert_eq!(told, usize::from(LOOKS_MAX) + 1);
+    assert_eq!(told, usize::from(READS_MAX) + 1);
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn a_waiter_is_sent_on_a_bounded_number_of_times() {
     let mut hops = 0;
     for hop in 0..50 {
         let moved = Datagram::Moved { nonce, to: endpoint(hop + 1 + u64::from(hop > 0)), key: hop };
-        let from = waiter.lines.values().next().unwrap().wait.as_ref().unwrap().with;
+        let from = waiter.queues.values().next().unwrap().wait.as_ref().unwrap().with;
         let Some((from, _)) = from else { break };
         waiter.received(from, moved, at(10));
         hops += sends(waiter).len();
@@ -206,7 +206,7 @@ fn a_waiter_is_sent_on_a_bounded_number_of_times() {
 #[test]
 fn at_the_end_of_the_quantum_all_pause_and_then_the_first_is_told() {
     let (mut holder, mut waiters) = held_and_wanted(2);
-    let queue = QueueAtRelease { front: None, since: Some(at(0)), yield_until: Some(at(1300)) };
+    let queue = LocalQueueAtRelease { front: None, since: Some(at(0)), yield_until: Some(at(1300)) };
     assert_eq!(holder.released(&name(), 7, queue, at(100)), NextTurn::Yield);
     let sent = sends(&mut holder);
     assert_eq!(sent.len(), 2);
@@ -224,7 +224,7 @@ fn at_the_end_of_the_quantum_all_pause_and_then_the_first_is_told() {
 }
 
 #[test]
-fn a_refused_process_gives_the_line_to_the_one_that_was_faster() {
+fn a_refused_process_gives_the_queue_to_the_one_that_was_faster() {
     let (mut holder, mut waiters) = held_and_wanted(3);
     let (_, ask) = told(&mut holder, at(100));
     let first = &mut waiters[0];
@@ -235,7 +235,7 @@ fn a_refused_process_gives_the_line_to_the_one_that_was_faster() {
     let sent = sends(first);
     let [(to, Datagram::Register { key: 99, entries, .. })] = &sent[..] else { panic!("{sent:?}") };
     assert_eq!((*to, entries.len()), (endpoint(9), 2));
-    let mut winner = lines(9);
+    let mut winner = queues(9);
     winner.granted(&name(), 99, at(100));
     assert!(winner.received(endpoint(1), sent[0].1.clone(), at(101)));
     assert_eq!(winner.sizes()[1], 3);
@@ -260,7 +260,7 @@ fn a_process_that_cannot_ask_or_has_left_tells_the_next() {
 
 #[test]
 fn a_register_is_repeated_until_it_is_answered_and_not_for_ever() {
-    let mut waiter = lines(1);
+    let mut waiter = queues(1);
     let grant = GrantEndpoint { endpoint: endpoint(0), grant: 7 };
     waiter.refused(&name(), Some(grant), at(0), at(0));
     let mut sent = sends(&mut waiter).len();
@@ -274,7 +274,7 @@ fn a_register_is_repeated_until_it_is_answered_and_not_for_ever() {
 
 #[test]
 fn a_holder_that_never_answers_is_asked_once_more_at_each_look_for_ever() {
-    let mut waiter = lines(1);
+    let mut waiter = queues(1);
     let grant = GrantEndpoint { endpoint: endpoint(0), grant: 7 };
     for look in 0..1000 {
         waiter.refused(&name(), Some(grant), at(0), at(look * 1000));
@@ -285,7 +285,7 @@ fn a_holder_that_never_answers_is_asked_once_more_at_each_look_for_ever() {
 /// The age comes with a datagram. An age beyond the quantum makes its receiver leave the lock free for a while.
 #[test]
 fn an_age_of_any_length_makes_a_process_yield_no_more_than_once_in_a_quantum() {
-    let mut waiter = lines(1);
+    let mut waiter = queues(1);
     let ages: Vec<_> = [0, 5_000, 10_000]
         .into_iter()
         .map(|ms| {
@@ -301,7 +301,7 @@ fn an_age_of_any_length_makes_a_process_yield_no_more_than_once_in_a_quantum() {
             waiter.granted(&name(), ms + 2, at(ms + 2));
             let yields = age > RETRY * 10;
             let yield_until = yields.then(|| at(ms + 1000));
-            waiter.released(&name(), ms + 2, QueueAtRelease { yield_until, ..NOBODY }, at(ms + 3));
+            waiter.released(&name(), ms + 2, LocalQueueAtRelease { yield_until, ..NOBODY }, at(ms + 3));
             waiter.effects();
             age
         })
@@ -323,7 +323,7 @@ fn datagrams_that_quote_nothing_change_nothing_and_get_few_replies() {
             2 => Datagram::Moved { nonce, to: endpoint(3), key },
             3 => Datagram::NotHere { nonce },
             4 => Datagram::Ask { nonce, key, age: MS, entries: Vec::new() },
-            5 => Datagram::Heard { key },
+            5 => Datagram::Received { key },
             6 => Datagram::Declined { key },
             _ => Datagram::Pause { nonce, pause: RETRY },
         };
@@ -357,31 +357,31 @@ fn what_the_holder_tells_is_taken_from_the_holder_only() {
 }
 
 #[test]
-fn lines_and_entries_are_bounded() {
-    let mut lines = lines(0);
+fn queues_and_entries_are_bounded() {
+    let mut queues = queues(0);
     for number in 0..10_000_u64 {
         let id = LockName::new(Level::Xdc, "tests", None, &number.to_string(), NamePolicy::Strict).unwrap();
-        lines.granted(&id, number + 1, at(0));
-        lines.released(&id, number + 1, NOBODY, at(0));
-        lines.effects();
+        queues.granted(&id, number + 1, at(0));
+        queues.released(&id, number + 1, NOBODY, at(0));
+        queues.effects();
     }
-    assert!(lines.sizes()[0] <= FREE_MAX + 1, "{:?}", lines.sizes());
-    assert!(lines.sizes()[2] <= (FREE_MAX + 1) * KEYS_MAX);
-    lines.granted(&name(), 7, at(0));
+    assert!(queues.sizes()[0] <= FREE_MAX + 1, "{:?}", queues.sizes());
+    assert!(queues.sizes()[2] <= (FREE_MAX + 1) * KEYS_MAX);
+    queues.granted(&name(), 7, at(0));
     for number in 1..200 {
         let register = Datagram::Register { key: 7, nonce: number, waited: MS, entries: Vec::new() };
-        lines.received(endpoint(number), register, at(0));
+        queues.received(endpoint(number), register, at(0));
     }
-    assert_eq!(lines.sizes()[1], ENTRIES_MAX);
+    assert_eq!(queues.sizes()[1], ENTRIES_MAX);
     // One process has one entry, whatever it sends.
     for nonce in 1..200 {
         let register = Datagram::Register { key: 7, nonce, waited: MS, entries: Vec::new() };
-        lines.received(endpoint(1), register, at(0));
+        queues.received(endpoint(1), register, at(0));
     }
-    assert_eq!(lines.sizes()[1], ENTRIES_MAX);
+    assert_eq!(queues.sizes()[1], ENTRIES_MAX);
 }
 
-// ---- Entries of a line --------------------------------------------------------------------------
+// ---- Entries of a queue --------------------------------------------------------------------------
 
 fn udp(port: u16) -> NoticeEndpoint {
     NoticeEndpoint::Udp(([127, 0, 0, 1], port).into())
@@ -391,9 +391,9 @@ fn register(nonce: u64, entries: &[SentEntry]) -> Datagram {
     Datagram::Register { key: 7, nonce, waited: MS, entries: entries.to_vec() }
 }
 
-/// Lines of a process at a UDP address, which holds the lock with key 7.
-fn held_at_udp() -> Lines {
-    let mut holder = Lines::new(udp(1), || fastrand::u64(1..));
+/// LockQueues of a process at a UDP address, which holds the lock with key 7.
+fn held_at_udp() -> LockQueues {
+    let mut holder = LockQueues::new(udp(1), || fastrand::u64(1..));
     holder.granted(&name(), 7, at(0));
     holder
 }
@@ -406,7 +406,7 @@ fn challenge_in(sent: &[(NoticeEndpoint, Datagram)]) -> (NoticeEndpoint, u64) {
 }
 
 #[test]
-fn a_process_whose_last_waiter_has_left_says_so_and_is_in_no_line_any_more() {
+fn a_process_whose_last_waiter_has_left_says_so_and_is_in_no_queue_any_more() {
     let (mut holder, mut waiters) = held_and_wanted(3);
     waiters[0].left(&name(), at(10));
     let sent = sends(&mut waiters[0]);
@@ -462,7 +462,7 @@ fn an_entry_ends_by_itself_unless_its_process_registers_again() {
 }
 
 #[test]
-fn a_local_process_that_has_ended_is_passed_over_at_once_in_all_lines() {
+fn a_local_process_that_has_ended_is_passed_over_at_once_in_all_queues() {
     let (mut holder, _) = held_and_wanted(3);
     let other = LockName::new(Level::Xdc, "tests", None, "other", NamePolicy::Strict).unwrap();
     holder.granted(&other, 8, at(10));
@@ -513,10 +513,10 @@ fn whoever_can_read_a_record_registers_no_address_that_does_not_answer() {
 #[test]
 fn a_process_that_answers_a_challenge_is_registered_and_gets_no_other_for_a_while() {
     let mut holder = held_at_udp();
-    let mut waiter = Lines::new(udp(2), || fastrand::u64(1..));
+    let mut waiter = LockQueues::new(udp(2), || fastrand::u64(1..));
     let grant = GrantEndpoint { endpoint: udp(1), grant: 7 };
     let mut exchanges = 0;
-    let mut talk = |waiter: &mut Lines, holder: &mut Lines, now| {
+    let mut talk = |waiter: &mut LockQueues, holder: &mut LockQueues, now| {
         let mut under_way: Vec<_> = sends(waiter);
         for _ in 0..6 {
             let to_waiter: Vec<_> = under_way
@@ -559,7 +559,7 @@ fn whoever_answers_after_the_release_is_told_or_sent_on() {
             holder.know(udp(3), at(1));
             assert!(holder.received(udp(3), register(6, &[]), at(1)));
             holder.effects();
-            assert_eq!(holder.released(&name(), 7, NOBODY, at(2)), NextTurn::Told);
+            assert_eq!(holder.released(&name(), 7, NOBODY, at(2)), NextTurn::Theirs);
         } else {
             assert_eq!(holder.released(&name(), 7, NOBODY, at(2)), NextTurn::Ours);
         }
@@ -579,7 +579,7 @@ fn whoever_answers_after_the_release_is_told_or_sent_on() {
 /// What comes with the lock was perhaps registered by somebody else.
 #[test]
 fn those_who_come_with_the_lock_answer_first_as_well() {
-    let mut next = Lines::new(udp(2), || fastrand::u64(1..));
+    let mut next = LockQueues::new(udp(2), || fastrand::u64(1..));
     next.refused(&name(), Some(GrantEndpoint { endpoint: udp(1), grant: 7 }), at(1), at(1));
     let sent = sends(&mut next);
     let [(_, Datagram::Register { nonce, .. })] = sent[..] else { panic!("{sent:?}") };
@@ -588,7 +588,7 @@ fn those_who_come_with_the_lock_answer_first_as_well() {
     let (asked, sent): (Vec<_>, Vec<_>) =
         next.effects().into_iter().partition(|it| !matches!(it, Effect::Send(..)));
     assert!(matches!(asked[..], [Effect::Ask(..)]));
-    let [Effect::Send(_, Datagram::Heard { key: 8 }), Effect::Send(to, Datagram::Challenge { nonce })] =
+    let [Effect::Send(_, Datagram::Received { key: 8 }), Effect::Send(to, Datagram::Challenge { nonce })] =
         sent[..]
     else {
         panic!("{sent:?}")
@@ -604,7 +604,7 @@ fn those_who_come_with_the_lock_answer_first_as_well() {
 
 #[derive(Clone, Copy)]
 enum Doing {
-    /// Waits since the first moment, and looks at the store at the second one.
+    /// Waits since the first moment, and reads the store at the second one.
     Waits(Moment, Moment),
     /// Holds the lock until this moment.
     Holds(Moment),
@@ -612,7 +612,7 @@ enum Doing {
 
 struct World {
     now: Moment,
-    processes: Vec<(Lines, Doing)>,
+    processes: Vec<(LockQueues, Doing)>,
     /// Start of the quantum, as each process knows it.
     since: Vec<Option<Moment>>,
     /// Who holds the lock, and the random bits of the grant.
@@ -630,7 +630,7 @@ impl World {
     fn new(processes: usize, lost: u32, doubled: u32, seed: u64) -> World {
         fastrand::seed(seed);
         let (now, since) = (at(0), vec![None; processes]);
-        let processes = (0..processes).map(|it| (lines(it as u64), Doing::Waits(now, now))).collect();
+        let processes = (0..processes).map(|it| (queues(it as u64), Doing::Waits(now, now))).collect();
         World { now, processes, since, holder: None, under_way: Vec::new(), lost, doubled, waits: Vec::new() }
     }
 
@@ -649,8 +649,8 @@ impl World {
                         self.under_way.push((self.now.after(delay), to as usize, from, datagram.clone()));
                     }
                 }
-                Effect::Send(..) | Effect::TellWaiting(..) => unreachable!(),
-                Effect::Ask(..) | Effect::Look(_) => {
+                Effect::Send(..) | Effect::SendWaiters(..) => unreachable!(),
+                Effect::Ask(..) | Effect::Read(_) => {
                     if let Effect::Ask(_, age) = effect {
                         self.since[process] = Some(at(0).after(self.now.since(at(0)).saturating_sub(age)));
                     }
@@ -684,16 +684,16 @@ impl World {
             self.effects(to);
         }
         for process in 0..self.processes.len() {
-            let (lines, doing) = &mut self.processes[process];
-            lines.tick(now);
+            let (queues, doing) = &mut self.processes[process];
+            queues.tick(now);
             match *doing {
                 Doing::Waits(arrived, next) if next <= now => match self.holder {
                     None => {
                         let grant = fastrand::u64(..);
                         self.holder = Some((process, grant));
                         self.since[process].get_or_insert(now);
-                        lines.granted(&name(), grant, now);
-                        lines.left(&name(), now);
+                        queues.granted(&name(), grant, now);
+                        queues.left(&name(), now);
                         *doing = Doing::Holds(now.after(HOLD));
                         self.waits.push((process, now.since(arrived)));
                     }
@@ -701,7 +701,7 @@ impl World {
                         let endpoint = endpoint(holder as u64);
                         *doing = Doing::Waits(arrived, now.after(RETRY));
                         self.since[process] = None;
-                        lines.refused(&name(), Some(GrantEndpoint { endpoint, grant }), arrived, now);
+                        queues.refused(&name(), Some(GrantEndpoint { endpoint, grant }), arrived, now);
                     }
                 },
                 Doing::Holds(until) if until <= now => {
@@ -709,8 +709,13 @@ impl World {
                     let since = self.since[process];
                     let is_over = since.is_some_and(|since| now.since(since) > RETRY * 10);
                     let yield_until = is_over.then(|| now.after(RETRY * 6 / 5));
-                    lines.released(&name(), grant, QueueAtRelease { front: None, since, yield_until }, now);
-                    let is_registered = lines.joined(&name(), now);
+                    queues.released(
+                        &name(),
+                        grant,
+                        LocalQueueAtRelease { front: None, since, yield_until },
+                        now,
+                    );
+                    let is_registered = queues.joined(&name(), now);
                     let next = if is_registered { now.after(ANSWER) } else { now };
                     *doing = Doing::Waits(now, yield_until.unwrap_or(next));
                 }
@@ -718,9 +723,9 @@ impl World {
             }
             self.effects(process);
         }
-        let moments = self.processes.iter().flat_map(|(lines, doing)| {
+        let moments = self.processes.iter().flat_map(|(queues, doing)| {
             let (Doing::Waits(_, next) | Doing::Holds(next)) = *doing;
-            [Some(next), lines.next()].into_iter().flatten()
+            [Some(next), queues.next()].into_iter().flatten()
         });
         let next = moments.chain(self.under_way.iter().map(|it| it.0)).min().unwrap();
         self.now = next.max(now.after(Duration::from_micros(1)));
@@ -750,11 +755,11 @@ fn with_no_loss_the_lock_goes_round_in_order_of_arrival() {
         for pair in settled.windows(processes + 1) {
             assert_eq!(pair[0].0, pair[processes].0, "out of turn");
         }
-        let sizes: Vec<_> = world.processes.iter().map(|(lines, _)| lines.sizes()).collect();
+        let sizes: Vec<_> = world.processes.iter().map(|(queues, _)| queues.sizes()).collect();
         assert!(
             sizes
                 .iter()
-                .all(|[lines, entries, keys, ..]| *lines == 1 && *entries < processes && *keys <= KEYS_MAX)
+                .all(|[queues, entries, keys, ..]| *queues == 1 && *entries < processes && *keys <= KEYS_MAX)
         );
     }
 }
@@ -772,9 +777,9 @@ fn with_losses_copies_and_delays_everybody_gets_turns_by_polling_at_least() {
             let grants = world.grants_of(process);
             assert!(grants > 1, "seed {seed}: process {process} got {grants} of {}", world.waits.len());
         }
-        for (lines, _) in &world.processes {
-            let [lines, entries, keys, nonces, handed] = lines.sizes();
-            assert!(lines == 1 && entries <= 8 && keys <= KEYS_MAX && nonces <= 1 && handed <= 1);
+        for (queues, _) in &world.processes {
+            let [queues, entries, keys, nonces, handed] = queues.sizes();
+            assert!(queues == 1 && entries <= 8 && keys <= KEYS_MAX && nonces <= 1 && handed <= 1);
         }
     }
 }
@@ -795,7 +800,7 @@ fn who_waits_is_told_to_whoever_quotes_the_grant_without_what_a_notice_quotes() 
     let ask = |key| Datagram::WhoWaits { key, nonce: 9 };
     assert!(holder.received(endpoint(8), ask(7), at(50)));
     let effects = holder.effects();
-    let [Effect::TellWaiting(to, 9, of, entries)] = &effects[..] else { panic!("{effects:?}") };
+    let [Effect::SendWaiters(to, 9, of, entries)] = &effects[..] else { panic!("{effects:?}") };
     assert_eq!((*to, of), (endpoint(8), &name()));
     let expected: Vec<_> = (1..=3)
         .map(|number| SentEntry {
@@ -816,9 +821,9 @@ fn who_waits_is_told_to_whoever_quotes_the_grant_without_what_a_notice_quotes() 
 
 #[test]
 fn a_holder_keeps_in_mind_that_somebody_who_does_not_wait_wants_the_lock() {
-    let mut holder = lines(0);
+    let mut holder = queues(0);
     holder.granted(&name(), 7, at(0));
-    holder.tell_wanted();
+    holder.report_wanted();
     // Only the grant that holds the lock counts, whoever asks.
     assert!(!holder.received(endpoint(1), Datagram::Want { key: 8 }, at(1)));
     assert!(!holder.is_wanted(&name()) && holder.effects().is_empty());
@@ -826,7 +831,7 @@ fn a_holder_keeps_in_mind_that_somebody_who_does_not_wait_wants_the_lock() {
     assert_eq!(holder.effects(), [Effect::Wanted(name())]);
     assert!(holder.is_wanted(&name()));
     assert_eq!(holder.sizes()[1], 0, "nobody is told later");
-    // The release tells nobody, and the next grant knows nothing of it.
+    // The release sends no notice, and the next grant knows nothing of it.
     assert_eq!(holder.released(&name(), 7, NOBODY, at(3)), NextTurn::Ours);
     assert!(!holder.is_wanted(&name()));
     assert!(!holder.received(endpoint(1), Datagram::Want { key: 7 }, at(4)));

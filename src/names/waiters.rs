@@ -8,7 +8,7 @@ use crate::names::notice_endpoint::NoticeEndpoint;
 /// [`Lock::waiting`](crate::Lock::waiting). The holder does not know of processes without [notices](crate::Builder::notices).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct WaitingLine {
+pub struct Waiters {
     /// The number of threads of the holder's process that wait.
     pub threads: u32,
     /// For how long the first of these threads has waited, in whole milliseconds.
@@ -21,13 +21,13 @@ pub struct WaitingLine {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WaitingProcess {
-    /// Where it hears notices.
+    /// Where it receives notices.
     pub endpoint: NoticeEndpoint,
     /// For how long it has waited, in whole milliseconds.
     pub waited: Duration,
 }
 
-impl WaitingLine {
+impl Waiters {
     /// Returns how long the longest wait has lasted; `None` if nobody waits.
     pub fn longest(&self) -> Option<Duration> {
         let threads = (self.threads > 0).then_some(self.threads_waited);

@@ -26,21 +26,21 @@ const APART: Duration = Duration::from_secs(10);
 pub(crate) type ReadMany<'a> = &'a dyn Fn(&[LockName], &mut dyn FnMut(usize, Option<Holder>));
 
 #[derive(Debug, Default)]
-pub(crate) struct Looks {
-    state: Mutex<LooksState>,
+pub(crate) struct SharedReads {
+    state: Mutex<SharedReadsState>,
 }
 
 #[derive(Debug, Default)]
-struct LooksState {
+struct SharedReadsState {
     /// The threads that wait for the one that will read. `None` while nobody gathers.
-    gathered: Option<Vec<(LockName, Arc<Looker>)>>,
+    gathered: Option<Vec<(LockName, Arc<SharedReader>)>>,
     /// Until then each thread reads for itself.
     apart_until: Option<Moment>,
 }
 
 /// A thread that waits until another one has read its lock.
 #[derive(Debug, Default)]
-struct Looker {
+struct SharedReader {
     seen: Mutex<Glimpse>,
     wake: Condvar,
 }
@@ -55,19 +55,19 @@ enum Glimpse {
 }
 
 /// The threads that wait for this one. They wait no longer than it reads, also if the store panics.
-struct Led(Vec<Arc<Looker>>);
+struct Led(Vec<Arc<SharedReader>>);
 
 impl Drop for Led {
     fn drop(&mut self) {
-        self.0.iter().for_each(|looker| looker.tell(Glimpse::Unknown));
+        self.0.iter().for_each(|reader| reader.report(Glimpse::Unknown));
     }
 }
 
-impl Looker {
-    fn tell(&self, told: Glimpse) {
+impl SharedReader {
+    fn report(&self, glimpse: Glimpse) {
         let mut seen = self.seen.lock();
         if matches!(*seen, Glimpse::NotYet) {
-            *seen = told;
+            *seen = glimpse;
             self.wake.notify_one();
         }
     }
@@ -84,10 +84,10 @@ impl Looker {
     }
 }
 
-impl Looks {
+impl SharedReads {
     /// Returns the holder of the lock, read together with the locks of other threads that call this at about the same time.
     /// Blocks for one call of the store, or two.
-    pub(crate) fn look(
+    pub(crate) fn read(
         &self,
         name: &LockName,
         retry: Duration,
@@ -112,10 +112,10 @@ impl Looks {
         }
         match &mut state.gathered {
             Some(others) if others.len() < NAMES_MAX => {
-                let looker = Arc::new(Looker::default());
-                others.push((name.clone(), Arc::clone(&looker)));
+                let reader = Arc::new(SharedReader::default());
+                others.push((name.clone(), Arc::clone(&reader)));
                 drop(state);
-                return looker.wait();
+                return reader.wait();
             }
             Some(_) => return None,
             None => state.gathered = Some(Vec::new()),
@@ -123,9 +123,9 @@ impl Looks {
         drop(state);
         time::sleep((retry / GATHER_PART).min(GATHER_MAX));
         let (mut names, mut led) = (vec![name.clone()], Led(Vec::new()));
-        for (name, looker) in self.state.lock().gathered.take().unwrap_or_default() {
+        for (name, reader) in self.state.lock().gathered.take().unwrap_or_default() {
             names.push(name);
-            led.0.push(looker);
+            led.0.push(reader);
         }
         if led.0.is_empty() {
             return None;
@@ -135,7 +135,7 @@ impl Looks {
             is_silent = false;
             match index.checked_sub(1) {
                 None => own = Some(holder),
-                Some(other) => led.0[other].tell(Glimpse::Known(holder)),
+                Some(other) => led.0[other].report(Glimpse::Known(holder)),
             }
         });
         if is_silent {
@@ -167,8 +167,8 @@ mod tests {
 
     /// Lets so many threads look, each at its own lock, while the first of them waits for the others. Returns what each saw,
     /// how many calls read several locks, and how many read one.
-    fn look_all(
-        looks: &Looks,
+    fn read_all(
+        reads: &SharedReads,
         threads: usize,
         read_many: impl Fn(&[LockName], &mut dyn FnMut(usize, Option<Holder>)) + Sync,
     ) -> (Vec<Option<Holder>>, usize, usize) {
@@ -183,7 +183,7 @@ mod tests {
                         read_many(names, report);
                     };
                     at_once.wait();
-                    let found = looks.look(&name(id), LONG, &counted, || {
+                    let found = reads.read(&name(id), LONG, &counted, || {
                         one.fetch_add(1, Ordering::SeqCst);
                         Ok(holder(id))
                     });
@@ -206,7 +206,7 @@ mod tests {
         // How many calls it takes depends on when the threads run.
         while fewest > 4 {
             assert!(!by.passed(), "{fewest} calls for 40 locks at best");
-            let (seen, many, one) = look_all(&Looks::default(), 40, |names, report| {
+            let (seen, many, one) = read_all(&SharedReads::default(), 40, |names, report| {
                 names.iter().enumerate().rev().for_each(|(at, name)| report(at, holder(id_of(name))));
             });
             assert_eq!(seen, all);
@@ -218,7 +218,7 @@ mod tests {
     fn what_is_not_reported_each_thread_reads_for_itself() {
         let by = Deadline::after(LONG);
         loop {
-            let (seen, many, one) = look_all(&Looks::default(), 10, |names, report| {
+            let (seen, many, one) = read_all(&SharedReads::default(), 10, |names, report| {
                 for (at, name) in names.iter().enumerate().filter(|(_, name)| id_of(name).is_multiple_of(2)) {
                     report(at, holder(id_of(name)));
                 }
@@ -234,13 +234,13 @@ mod tests {
 
     #[test]
     fn after_a_call_that_reported_nothing_nobody_gathers_for_a_while() {
-        let looks = Looks::default();
+        let reads = SharedReads::default();
         let (mut apart, by) = (0, Deadline::after(LONG));
         // Rounds in which each thread read for itself.
         while apart < 50 {
             assert!(!by.passed(), "{apart} rounds");
-            let before = looks.state.lock().apart_until;
-            let many = look_all(&looks, 10, |_, _| {}).1;
+            let before = reads.state.lock().apart_until;
+            let many = read_all(&reads, 10, |_, _| {}).1;
             match before {
                 Some(until) if Moment::now() < until => {
                     assert_eq!(many, 0, "somebody gathered");
@@ -248,7 +248,7 @@ mod tests {
                 }
                 _ => {
                     assert!(many <= 5, "{many}: those under way at once at most");
-                    assert_eq!(many > 0, looks.state.lock().apart_until != before);
+                    assert_eq!(many > 0, reads.state.lock().apart_until != before);
                 }
             }
         }
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_panic_of_the_store_leaves_no_thread_waiting() {
-        let looks = Looks::default();
+        let reads = SharedReads::default();
         let (mut panicked, mut rounds, by) = (false, 0, Deadline::after(LONG));
         while !panicked || rounds < 50 {
             assert!(panicked || !by.passed(), "no two threads came together");
@@ -266,15 +266,15 @@ mod tests {
             let seen = thread::scope(|scope| {
                 let threads: Vec<_> = (0..4)
                     .map(|id| {
-                        let (looks, panics, at_once) = (&looks, &panics, &at_once);
+                        let (reads, panics, at_once) = (&reads, &panics, &at_once);
                         scope.spawn(move || {
                             let fails = |_: &[LockName], _: &mut dyn FnMut(usize, Option<Holder>)| {
                                 panics.fetch_add(1, Ordering::SeqCst);
-                                std::panic::resume_unwind(Box::new("told"));
+                                std::panic::resume_unwind(Box::new("panicked"));
                             };
                             at_once.wait();
-                            let look = || looks.look(&name(id), LONG, &fails, || Ok(holder(id)));
-                            catch_unwind(AssertUnwindSafe(look)).map(|found| found.unwrap())
+                            let read = || reads.read(&name(id), LONG, &fails, || Ok(holder(id)));
+                            catch_unwind(AssertUnwindSafe(read)).map(|found| found.unwrap())
                         })
                     })
                     .collect();

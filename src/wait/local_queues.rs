@@ -3,7 +3,7 @@
 //! Only the waiter at the front asks the store. The others park. So any number of threads causes one request to the
 //! store per retry interval, and a lock that is released in this process goes straight to the next waiter.
 //!
-//! A waiter is a thread that blocks in [`Queue::wait`], or a pending acquisition without a thread: see
+//! A waiter is a thread that blocks in [`LocalQueues::wait`], or a pending acquisition without a thread: see
 //! [`asking`](crate::wait::asking). Both are in one queue and follow one rule, [`QueueTicket::step`].
 //!
 //! | waiter | waits for | leaves when |
@@ -16,8 +16,8 @@
 //! a lock in a loop yields as well, after longer: see [`fairness`](crate::wait::fairness). A wait that would end
 //! while the queue yields asks the store all the same.
 //!
-//! With [`notices`](crate::wait::notices) the queues of several processes form one line, and the quantum is that of the
-//! whole line: a lock that is released goes to the process whose first waiter has waited longest.
+//! With [`notices`](crate::wait::notices) the queues of several processes form one queue, and the quantum is that of the
+//! whole queue: a lock that is released goes to the process whose first waiter has waited longest.
 
 #[cfg(test)]
 mod tests;
@@ -36,13 +36,13 @@ use crate::runtime::cancel::CancelToken;
 use crate::runtime::sync::{AtomicBool, Condvar, HashMap, Mutex, MutexGuard};
 use crate::runtime::time::{Deadline, LONGEST_PARK, Moment, jittered};
 use crate::wait::fairness::{LOOP_QUANTUM, Past, Recent, others_turn};
-use crate::wait::notices::{ANSWER, NextTurn, Notices, QueueAtRelease, Waiters};
+use crate::wait::notices::{ANSWER, LocalQueueAtRelease, LocalWaiters, NextTurn, Notices};
 
 /// Fairness quantum of a queue: the number of retry intervals for which a lock may be passed on within this
 /// process. Then the queue yields for one interval. Other processes ask once per interval and find the lock free.
 const QUANTUM: u32 = 10;
 
-/// From so many queues on, their reads fall together: see [`looks`](crate::wait::looks).
+/// From so many queues on, their reads fall together: see [`shared_reads`](crate::wait::shared_reads).
 const MANY: usize = 8;
 /// In one retry interval, so many moments at which reads fall together.
 const POLLS: u64 = 8;
@@ -61,7 +61,7 @@ pub(crate) enum Ask {
     /// The lock is probably free: try to acquire it.
     Attempt,
     /// The lock was held a moment ago: read it first, because a refusal then costs the store only a read.
-    Look,
+    Read,
 }
 
 /// Why a wait ended without the lock.
@@ -85,28 +85,28 @@ pub(crate) struct Terms<'a> {
     pub(crate) speaks_for_all: bool,
 }
 
-/// The queues of one manager, one for each lock (a [`Line`]).
-pub(crate) struct Queue {
+/// The queues of one manager, one for each lock (a [`LocalQueue`]).
+pub(crate) struct LocalQueues {
     closed: AtomicBool,
-    lines: Mutex<HashMap<LockName, Arc<Line>>>,
-    /// What is known about locks without a queue. To lock both, lock `lines` first.
+    by_name: Mutex<HashMap<LockName, Arc<LocalQueue>>>,
+    /// What is known about locks without a queue. To lock both, lock `by_name` first.
     recent: Mutex<Recent>,
-    /// Called without any mutex of the queue.
+    /// Called without any mutex of the queues.
     notices: Arc<Notices>,
     /// Makes the moments of this manager's reads differ from those of others.
     began: Moment,
 }
 
 #[cfg(test)]
-impl Default for Queue {
-    fn default() -> Queue {
-        let (closed, lines, recent) = (AtomicBool::default(), Mutex::default(), Mutex::default());
-        Queue { closed, lines, recent, notices: Arc::new(Notices::off()), began: Moment::now() }
+impl Default for LocalQueues {
+    fn default() -> LocalQueues {
+        let (closed, by_name, recent) = (AtomicBool::default(), Mutex::default(), Mutex::default());
+        LocalQueues { closed, by_name, recent, notices: Arc::new(Notices::off()), began: Moment::now() }
     }
 }
 
 #[derive(Debug)]
-struct Line {
+struct LocalQueue {
     state: Mutex<QueueState>,
 }
 
@@ -130,10 +130,10 @@ struct QueueState {
     ours: bool,
     /// Number of local releases and notices. One of them while the front asks makes the answer outdated.
     releases: u64,
-    /// When the front looks at the store if the process that was told last does not answer its registration.
-    /// The retry interval, after which it looks otherwise.
+    /// When the front reads the store if the process that received the last notice does not answer its registration.
+    /// The retry interval, after which it reads otherwise.
     unless_acknowledged: Option<Duration>,
-    /// Whether the front has looked early because it was not told who holds the lock.
+    /// Whether the front has read the store early because no notice said who holds the lock.
     has_looked_early: bool,
 }
 
@@ -151,7 +151,7 @@ struct Waiter {
 enum Wake {
     /// The waiter is a thread that parks.
     Thread(Condvar),
-    /// The waiter has no thread. The function must not lock anything of the queue.
+    /// The waiter has no thread. The function must not lock anything of the queues.
     Call(Box<dyn Fn() + Send + Sync>),
 }
 
@@ -188,13 +188,13 @@ pub(crate) enum QueueStep {
     Park(Moment),
 }
 
-impl Queue {
-    pub(crate) fn new(notices: Arc<Notices>) -> Arc<Queue> {
-        let (closed, lines, recent) = (AtomicBool::default(), Mutex::default(), Mutex::default());
-        let queue = Arc::new(Queue { closed, lines, recent, notices, began: Moment::now() });
-        let waiters: Weak<Queue> = Arc::downgrade(&queue);
-        queue.notices.set_waiters(waiters);
-        queue
+impl LocalQueues {
+    pub(crate) fn new(notices: Arc<Notices>) -> Arc<LocalQueues> {
+        let (closed, by_name, recent) = (AtomicBool::default(), Mutex::default(), Mutex::default());
+        let queues = Arc::new(LocalQueues { closed, by_name, recent, notices, began: Moment::now() });
+        let waiters: Weak<LocalQueues> = Arc::downgrade(&queues);
+        queues.notices.set_waiters(waiters);
+        queues
     }
 
     pub(crate) fn notices(&self) -> &Notices {
@@ -211,9 +211,9 @@ impl Queue {
     ) -> Result<T, Ended> {
         let ticket = self.join(name, terms.retry);
         let _registration = terms.cancel.map(|token| {
-            let (line, waiter) = (Arc::clone(&ticket.line), Arc::clone(&ticket.waiter));
+            let (queue, waiter) = (Arc::clone(&ticket.queue), Arc::clone(&ticket.waiter));
             token.on_cancel(Arc::new(move || {
-                let _state = line.state.lock();
+                let _state = queue.state.lock();
                 waiter.wake();
             }))
         });
@@ -244,23 +244,23 @@ impl Queue {
         self.pass_on(name, None, retry, true)
     }
 
-    /// Records that the lock is free because [`stays`](Queue::stays) has said so. This process leaves it to others for one
+    /// Records that the lock is free because [`stays`](LocalQueues::stays) has said so. This process leaves it to others for one
     /// interval from now on.
     pub(crate) fn given_back(&self, name: &LockName, grant: Option<u64>, retry: Duration) {
         let until = others_turn(Moment::now(), retry);
         if let Some(grant) = grant {
-            let queue = QueueAtRelease { front: None, since: None, yield_until: Some(until) };
+            let queue = LocalQueueAtRelease { front: None, since: None, yield_until: Some(until) };
             self.notices.released(name, grant, queue);
         }
-        let Some(line) = self.lines.lock().get(name).cloned() else { return };
-        let mut state = line.state.lock();
+        let Some(queue) = self.by_name.lock().get(name).cloned() else { return };
+        let mut state = queue.state.lock();
         if state.yielding {
             state.yield_until(until);
         }
     }
 
     /// Records that a lock which stays is about to be released because its time is over: see
-    /// [`left_to_others`](Queue::left_to_others), which follows. It may be free before the release is answered.
+    /// [`left_to_others`](LocalQueues::left_to_others), which follows. It may be free before the release is answered.
     pub(crate) fn leaves(&self, name: &LockName, retry: Duration) {
         if !self.notices.are_all() {
             self.recent.lock().leave(name, others_turn(Moment::now(), retry));
@@ -269,62 +269,64 @@ impl Queue {
 
     /// Records that a lock which had stayed is free because its time is over. Others who poll could not find it free, so
     /// this process leaves it to them for one interval. Those who have notices ask at once. Does the same as
-    /// [`released`](Queue::released) if nobody polls.
+    /// [`released`](LocalQueues::released) if nobody polls.
     pub(crate) fn left_to_others(&self, name: &LockName, grant: Option<u64>, retry: Duration) {
         if self.notices.are_all() {
             return self.released(name, grant, retry);
         }
         let until = others_turn(Moment::now(), retry);
         if let Some(grant) = grant {
-            let queue = QueueAtRelease { front: None, since: None, yield_until: None };
+            let queue = LocalQueueAtRelease { front: None, since: None, yield_until: None };
             self.notices.released(name, grant, queue);
         }
-        let lines = self.lines.lock();
+        let queues = self.by_name.lock();
         self.recent.lock().leave(name, until);
-        let Some(line) = lines.get(name).cloned() else { return };
-        drop(lines);
-        let mut state = line.state.lock();
+        let Some(queue) = queues.get(name).cloned() else { return };
+        drop(queues);
+        let mut state = queue.state.lock();
         state.releases += 1;
         (state.ours, state.ours_since) = (false, None);
         state.yield_until(until);
     }
 
-    /// Returns until when this process leaves the lock to others: see [`left_to_others`](Queue::left_to_others).
+    /// Returns until when this process leaves the lock to others: see [`left_to_others`](LocalQueues::left_to_others).
     pub(crate) fn left_until(&self, name: &LockName) -> Option<Moment> {
         self.recent.lock().left_until(name)
     }
 
     fn pass_on(&self, name: &LockName, grant: Option<u64>, retry: Duration, stays: bool) -> bool {
-        let line = self.lines.lock().get(name).cloned();
-        let (front, since) = match &line {
-            Some(line) => {
-                let state = line.state.lock();
+        let queue = self.by_name.lock().get(name).cloned();
+        let (front, since) = match &queue {
+            Some(queue) => {
+                let state = queue.state.lock();
                 (state.waiting.front().map(|front| front.arrived), state.ours_since)
             }
             None => (None, self.recent.lock().since(name)),
         };
         let now = Moment::now();
-        let quantum = retry.saturating_mul(if line.is_some() { QUANTUM } else { LOOP_QUANTUM });
+        let quantum = retry.saturating_mul(if queue.is_some() { QUANTUM } else { LOOP_QUANTUM });
         let is_over = !self.notices.are_all() && since.is_some_and(|since| now.since(since) > quantum);
         let yield_until = is_over.then(|| others_turn(now, retry));
         let front = front.filter(|_| !self.closed.load(Ordering::SeqCst));
         let released = match grant {
-            Some(grant) => self.notices.released(name, grant, QueueAtRelease { front, since, yield_until }),
+            Some(grant) => {
+                self.notices.released(name, grant, LocalQueueAtRelease { front, since, yield_until })
+            }
             None => NextTurn::Ours,
         };
-        let Some(line) = line else {
+        let Some(queue) = queue else {
             match released {
                 NextTurn::Ours => {
                     let free_since = (!stays).then_some(now);
                     self.recent.lock().released(name, free_since, retry, yield_until);
                 }
-                NextTurn::Told | NextTurn::Yield => self.recent.lock().handed_on(name, yield_until),
+                NextTurn::Theirs | NextTurn::Yield => self.recent.lock().handed_on(name, yield_until),
             }
             return yield_until.is_some();
         };
         // Who did not wait asked all the same.
         let left_until = self.left_until(name);
-        let mut state = line.state.lock();
+        let mut state = queue.state.lock();
         state.releases += 1;
         state.ours = false;
         match (released, yield_until.or(left_until)) {
@@ -332,7 +334,7 @@ impl Queue {
                 state.ours_since = None;
                 state.yield_until(until);
             }
-            (NextTurn::Told, None) => state.ask_at(now.after(jittered(retry)), Ask::Look),
+            (NextTurn::Theirs, None) => state.ask_at(now.after(jittered(retry)), Ask::Read),
             (NextTurn::Ours | NextTurn::Yield, None) => {
                 state.ask_at(now, Ask::Attempt);
                 state.wake_front();
@@ -343,7 +345,7 @@ impl Queue {
 
     /// Returns whether this process waits for so many locks that their reads are put together.
     pub(crate) fn waits_for_many(&self) -> bool {
-        self.lines.lock().len() >= MANY
+        self.by_name.lock().len() >= MANY
     }
 
     /// Returns when to read a lock again. Locks the queues.
@@ -360,71 +362,71 @@ impl Queue {
 
     /// Returns the number of waiters in all queues.
     pub(crate) fn waiting(&self) -> usize {
-        let lines: Vec<_> = self.lines.lock().values().cloned().collect();
-        lines.iter().map(|line| line.state.lock().waiting.len()).sum()
+        let queues: Vec<_> = self.by_name.lock().values().cloned().collect();
+        queues.iter().map(|queue| queue.state.lock().waiting.len()).sum()
     }
 
     /// Returns the locks that are waited for, each with the number of its waiters and when the first of them came.
     pub(crate) fn waits(&self) -> Vec<(LockName, usize, Moment)> {
-        let lines: Vec<_> =
-            self.lines.lock().iter().map(|(name, line)| (name.clone(), Arc::clone(line))).collect();
-        let wait = |(name, line): (LockName, Arc<Line>)| {
-            let state = line.state.lock();
+        let queues: Vec<_> =
+            self.by_name.lock().iter().map(|(name, queue)| (name.clone(), Arc::clone(queue))).collect();
+        let wait = |(name, queue): (LockName, Arc<LocalQueue>)| {
+            let state = queue.state.lock();
             state.waiting.front().map(|front| (name, state.waiting.len(), front.arrived))
         };
-        lines.into_iter().filter_map(wait).collect()
+        queues.into_iter().filter_map(wait).collect()
     }
 
     /// Ends every wait with [`Code::Closed`]. Later waits fail with it as well.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
-        let lines: Vec<_> = self.lines.lock().values().cloned().collect();
-        for line in lines {
-            let state = line.state.lock();
+        let queues: Vec<_> = self.by_name.lock().values().cloned().collect();
+        for queue in queues {
+            let state = queue.state.lock();
             state.waiting.iter().for_each(|waiter| waiter.wake());
         }
     }
 
-    fn join(&self, name: &LockName, retry: Duration) -> QueueTicket<&Queue> {
+    fn join(&self, name: &LockName, retry: Duration) -> QueueTicket<&LocalQueues> {
         QueueTicket::join(self, name, retry, Wake::Thread(Condvar::new()))
     }
 
     /// Joins the queue of `name` without a thread. `wake` is called, with the queue locked, when the waiter should call
-    /// [`step`](QueueTicket::step) again. It must not call back into the queue.
+    /// [`step`](QueueTicket::step) again. It must not call back into the queues.
     pub(crate) fn join_without_thread(
         self: &Arc<Self>,
         name: &LockName,
         retry: Duration,
         wake: impl Fn() + Send + Sync + 'static,
-    ) -> QueueTicket<Arc<Queue>> {
+    ) -> QueueTicket<Arc<LocalQueues>> {
         QueueTicket::join(Arc::clone(self), name, retry, Wake::Call(Box::new(wake)))
     }
 }
 
-impl<Q: Deref<Target = Queue>> QueueTicket<Q> {
-    fn join(queue: Q, name: &LockName, retry: Duration, wake: Wake) -> QueueTicket<Q> {
+impl<Q: Deref<Target = LocalQueues>> QueueTicket<Q> {
+    fn join(queues: Q, name: &LockName, retry: Duration, wake: Wake) -> QueueTicket<Q> {
         let waiter = Waiter::new(retry, wake);
-        let is_first = queue.notices.are_open() && !queue.lines.lock().contains_key(name);
-        let is_registered = is_first && queue.notices.joined(name);
-        let mut lines = queue.lines.lock();
-        let line = match lines.get(name) {
-            Some(line) => Arc::clone(line),
+        let is_first = queues.notices.are_open() && !queues.by_name.lock().contains_key(name);
+        let is_registered = is_first && queues.notices.joined(name);
+        let mut by_name = queues.by_name.lock();
+        let queue = match by_name.get(name) {
+            Some(queue) => Arc::clone(queue),
             None => {
-                let mut state = QueueState::after(queue.recent.lock().take(name));
+                let mut state = QueueState::after(queues.recent.lock().take(name));
                 if is_registered {
                     let answered = Moment::now().after(ANSWER.min(jittered(retry)));
                     state.yield_until(state.next_ask.max(answered));
                     state.unless_acknowledged = Some(retry);
                 }
-                let line = Arc::new(Line { state: Mutex::new(state) });
-                lines.insert(name.clone(), Arc::clone(&line));
-                line
+                let queue = Arc::new(LocalQueue { state: Mutex::new(state) });
+                by_name.insert(name.clone(), Arc::clone(&queue));
+                queue
             }
         };
         // Under the map's lock, because the empty queue could be removed in between.
-        line.state.lock().waiting.push_back(Arc::clone(&waiter));
-        drop(lines);
-        QueueTicket { queue, name: name.clone(), line, waiter }
+        queue.state.lock().waiting.push_back(Arc::clone(&waiter));
+        drop(by_name);
+        QueueTicket { queues, name: name.clone(), queue, waiter }
     }
 }
 
@@ -461,7 +463,7 @@ impl QueueState {
     }
 
     fn yield_until(&mut self, until: Moment) {
-        self.ask_at(until, Ask::Look);
+        self.ask_at(until, Ask::Read);
         self.yielding = true;
     }
 
@@ -473,17 +475,17 @@ impl QueueState {
 }
 
 /// A waiter's slot in a queue. Dropping it leaves the queue, also when a call to the store panics.
-pub(crate) struct QueueTicket<Q: Deref<Target = Queue>> {
-    queue: Q,
+pub(crate) struct QueueTicket<Q: Deref<Target = LocalQueues>> {
+    queues: Q,
     name: LockName,
-    line: Arc<Line>,
+    queue: Arc<LocalQueue>,
     waiter: Arc<Waiter>,
 }
 
-impl QueueTicket<&Queue> {
+impl QueueTicket<&LocalQueues> {
     /// Parks until it is this thread's turn to ask the store.
     fn wait_for_turn(&self, terms: &Terms<'_>, asked: bool) -> Result<(Ask, u64), Ended> {
-        let mut state = self.line.state.lock();
+        let mut state = self.queue.state.lock();
         loop {
             let until = match self.step_in(&state, terms, asked)? {
                 QueueStep::Ask(how, releases) => return Ok((how, releases)),
@@ -497,17 +499,17 @@ impl QueueTicket<&Queue> {
     }
 }
 
-impl<Q: Deref<Target = Queue>> QueueTicket<Q> {
+impl<Q: Deref<Target = LocalQueues>> QueueTicket<Q> {
     /// Returns what the waiter does next. `asked` says whether it has asked before: even a wait of zero asks once.
     pub(crate) fn step(&self, terms: &Terms<'_>, asked: bool) -> Result<QueueStep, Ended> {
-        self.step_in(&self.line.state.lock(), terms, asked)
+        self.step_in(&self.queue.state.lock(), terms, asked)
     }
 
     fn step_in(&self, state: &QueueState, terms: &Terms<'_>, asked: bool) -> Result<QueueStep, Ended> {
         if let Some(error) = self.waiter.failure.lock().take() {
             return Err(Ended::Failed(error));
         }
-        if self.queue.closed.load(Ordering::SeqCst) {
+        if self.queues.closed.load(Ordering::SeqCst) {
             return Err(Ended::Failed(Error::Closed));
         }
         if terms.cancel.is_some_and(CancelToken::is_cancelled) {
@@ -527,26 +529,26 @@ impl<Q: Deref<Target = Queue>> QueueTicket<Q> {
 
     /// Returns the holder that the last read of the lock returned.
     pub(crate) fn holder(&self) -> Option<Holder> {
-        self.line.state.lock().holder.clone()
+        self.queue.state.lock().holder.clone()
     }
 
     pub(crate) fn granted(&self, retry: Duration) {
-        let next = self.queue.next_poll(retry);
-        let mut state = self.line.state.lock();
+        let next = self.queues.next_poll(retry);
+        let mut state = self.queue.state.lock();
         state.ours_since.get_or_insert(Moment::now());
         state.holder = None;
         (state.holder_ends, state.has_paused) = (Moment::NEVER, false);
         state.ours = true;
         // The next waiter need not ask while a thread of this process holds the lock. The release makes
         // `next_ask` earlier.
-        state.ask_at(next, Ask::Look);
+        state.ask_at(next, Ask::Read);
     }
 
     /// Records that the lock is held. `releases` is the number of local releases when the store was asked.
     pub(crate) fn refused(&self, holder: Option<Holder>, terms: &Terms<'_>, releases: u64) {
         let retry = terms.retry;
-        let mut next = self.queue.next_poll(retry);
-        let mut state = self.line.state.lock();
+        let mut next = self.queues.next_poll(retry);
+        let mut state = self.queue.state.lock();
         state.has_paused = false;
         if state.releases != releases {
             // The lock was released meanwhile, and the release or its notice has set `next_ask`.
@@ -554,9 +556,9 @@ impl<Q: Deref<Target = Queue>> QueueTicket<Q> {
         }
         let notices = holder.as_ref().and_then(|holder| holder.identity.as_ref()?.notices);
         let now = Moment::now();
-        let is_known = notices.is_some() || !self.queue.notices.are_open();
+        let is_known = notices.is_some() || !self.queues.notices.are_open();
         if !is_known && !std::mem::replace(&mut state.has_looked_early, true) {
-            // The lock may have been released before the store could say who holds it. If the next holder hears
+            // The lock may have been released before the store could say who holds it. If the next holder has
             // notices, this waiter need not poll.
             next = next.min(now.after(ANSWER));
         }
@@ -569,12 +571,14 @@ impl<Q: Deref<Target = Queue>> QueueTicket<Q> {
             state.ours_since = None;
         }
         state.holder = holder;
-        state.ask_at(next, Ask::Look);
+        state.ask_at(next, Ask::Read);
         let somebody_stays = state.waiting.len() > 1 || !terms.by.passed();
         drop(state);
         match notices {
-            notices if somebody_stays => self.queue.notices.refused(&self.name, notices, self.waiter.arrived),
-            Some(holder) => self.queue.notices.want(holder),
+            notices if somebody_stays => {
+                self.queues.notices.refused(&self.name, notices, self.waiter.arrived)
+            }
+            Some(holder) => self.queues.notices.want(holder),
             None => {}
         }
     }
@@ -582,7 +586,7 @@ impl<Q: Deref<Target = Queue>> QueueTicket<Q> {
     /// Records that the lock was read and is free. The front asks for it now. While this process yields, it asks only if it
     /// must not wait.
     pub(crate) fn found_free(&self, releases: u64) {
-        let mut state = self.line.state.lock();
+        let mut state = self.queue.state.lock();
         if state.releases == releases && !state.yielding {
             state.ask_at(Moment::now(), Ask::Attempt);
         }
@@ -592,11 +596,11 @@ impl<Q: Deref<Target = Queue>> QueueTicket<Q> {
     /// leave with that error. A doubt about the front's own request concerns only the front.
     pub(crate) fn failed(&self, error: Error, terms: &Terms<'_>, releases: u64) -> Error {
         // Before the others leave: their turn may go to another process.
-        self.queue.notices.failed(&self.name);
-        let mut state = self.line.state.lock();
+        self.queues.notices.failed(&self.name);
+        let mut state = self.queue.state.lock();
         state.has_paused = false;
         if state.releases == releases {
-            state.ask_at(Moment::now().after(jittered(terms.retry)), Ask::Look);
+            state.ask_at(Moment::now().after(jittered(terms.retry)), Ask::Read);
         }
         if !terms.speaks_for_all
             || !matches!(
@@ -626,29 +630,29 @@ impl<Q: Deref<Target = Queue>> QueueTicket<Q> {
     }
 }
 
-impl<Q: Deref<Target = Queue>> Drop for QueueTicket<Q> {
+impl<Q: Deref<Target = LocalQueues>> Drop for QueueTicket<Q> {
     fn drop(&mut self) {
-        let mut lines = self.queue.lines.lock();
-        let empty = self.leave(self.line.state.lock());
+        let mut by_name = self.queues.by_name.lock();
+        let empty = self.leave(self.queue.state.lock());
         // A queue that was emptied by a failure may already have been replaced by a new one.
-        if empty && lines.get(&self.name).is_some_and(|line| Arc::ptr_eq(line, &self.line)) {
-            let name = lines.remove_entry(&self.name).map(|(name, _)| name);
-            let state = self.line.state.lock();
+        if empty && by_name.get(&self.name).is_some_and(|queue| Arc::ptr_eq(queue, &self.queue)) {
+            let name = by_name.remove_entry(&self.name).map(|(name, _)| name);
+            let state = self.queue.state.lock();
             if let (Some(name), Some(since), true) = (name, state.ours_since, state.ours) {
-                self.queue.recent.lock().held(name, since);
+                self.queues.recent.lock().held(name, since);
             }
             drop(state);
-            drop(lines);
-            self.queue.notices.left(&self.name);
+            drop(by_name);
+            self.queues.notices.left(&self.name);
         }
     }
 }
 
-/// What notices do to the queue.
-impl Waiters for Queue {
+/// What notices do to the queues.
+impl LocalWaiters for LocalQueues {
     fn ask_now(&self, name: &LockName, age: Duration) -> bool {
-        let Some(line) = self.lines.lock().get(name).cloned() else { return false };
-        let mut state = line.state.lock();
+        let Some(queue) = self.by_name.lock().get(name).cloned() else { return false };
+        let mut state = queue.state.lock();
         let now = Moment::now();
         state.releases += 1;
         let nanos = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
@@ -658,19 +662,19 @@ impl Waiters for Queue {
         !state.waiting.is_empty()
     }
 
-    fn look_now(&self, name: &LockName) {
-        let Some(line) = self.lines.lock().get(name).cloned() else { return };
-        let mut state = line.state.lock();
+    fn read_now(&self, name: &LockName) {
+        let Some(queue) = self.by_name.lock().get(name).cloned() else { return };
+        let mut state = queue.state.lock();
         let now = Moment::now();
         if now < state.next_ask {
-            state.ask_at(now, Ask::Look);
+            state.ask_at(now, Ask::Read);
             state.wake_front();
         }
     }
 
     fn pause(&self, name: &LockName, until: Moment) {
-        let Some(line) = self.lines.lock().get(name).cloned() else { return };
-        let mut state = line.state.lock();
+        let Some(queue) = self.by_name.lock().get(name).cloned() else { return };
+        let mut state = queue.state.lock();
         let Some(retry) = state.waiting.front().map(|front| front.retry) else { return };
         // Any number may come with a datagram, and any number of them.
         let until = until.min(others_turn(Moment::now(), retry)).min(state.holder_ends);
@@ -680,15 +684,15 @@ impl Waiters for Queue {
     }
 
     fn waiting_for(&self, name: &LockName) -> (usize, Duration) {
-        let Some(line) = self.lines.lock().get(name).cloned() else { return (0, Duration::ZERO) };
-        let state = line.state.lock();
+        let Some(queue) = self.by_name.lock().get(name).cloned() else { return (0, Duration::ZERO) };
+        let state = queue.state.lock();
         let waited = state.waiting.front().map(|front| Moment::now().since(front.arrived));
         (state.waiting.len(), waited.unwrap_or_default())
     }
 
     fn acknowledged(&self, name: &LockName) {
-        let Some(line) = self.lines.lock().get(name).cloned() else { return };
-        let mut state = line.state.lock();
+        let Some(queue) = self.by_name.lock().get(name).cloned() else { return };
+        let mut state = queue.state.lock();
         if let Some(retry) = state.unless_acknowledged {
             let polls = Moment::now().after(jittered(retry));
             let next = state.next_ask.max(polls);

@@ -23,34 +23,34 @@ fn rarely() -> Terms<'static> {
     Terms { retry: Duration::from_secs(60), ..terms(WAIT) }
 }
 
-fn in_line(queue: &Queue) -> usize {
-    queue.lines.lock().values().map(|line| line.state.lock().waiting.len()).sum()
+fn in_queue(queues: &LocalQueues) -> usize {
+    queues.by_name.lock().values().map(|queue| queue.state.lock().waiting.len()).sum()
 }
 
 #[test]
-fn a_wait_of_zero_asks_once_and_leaves_no_line_behind() {
-    let queue = Queue::default();
+fn a_wait_of_zero_asks_once_and_leaves_no_queue_behind() {
+    let queues = LocalQueues::default();
     let mut asked = 0;
-    let ended = queue.wait::<()>(&name(), &terms(Duration::ZERO), |_| {
+    let ended = queues.wait::<()>(&name(), &terms(Duration::ZERO), |_| {
         asked += 1;
         Ok(Answer::Busy(None))
     });
     assert!(matches!(ended, Err(Ended::Unavailable(None))), "{ended:?}");
-    assert_eq!((asked, queue.lines.lock().len()), (1, 0));
+    assert_eq!((asked, queues.by_name.lock().len()), (1, 0));
 }
 
 #[test]
 fn only_the_front_asks_and_each_release_goes_to_the_next_in_order() {
-    let queue = Queue::default();
+    let queues = LocalQueues::default();
     let free = AtomicBool::new(false);
     let refusals = AtomicUsize::new(0);
     let order = Mutex::new(Vec::new());
     thread::scope(|scope| {
         for number in 0..50 {
-            let (queue, free, refusals, order) = (&queue, &free, &refusals, &order);
+            let (queues, free, refusals, order) = (&queues, &free, &refusals, &order);
             scope.spawn(move || {
                 let terms = Terms { retry: Duration::from_secs(3600), ..terms(WAIT) };
-                queue
+                queues
                     .wait(&name(), &terms, |_| {
                         if free.swap(false, Ordering::SeqCst) {
                             return Ok(Answer::Got(()));
@@ -61,51 +61,51 @@ fn only_the_front_asks_and_each_release_goes_to_the_next_in_order() {
                     .unwrap();
                 order.lock().push(number);
                 free.store(true, Ordering::SeqCst);
-                queue.released(&name(), None, Duration::from_secs(3600));
+                queues.released(&name(), None, Duration::from_secs(3600));
             });
-            until("the thread joins the line", || in_line(queue) == number + 1);
+            until("the thread joins the queue", || in_queue(queues) == number + 1);
         }
         until("the front asks", || refusals.load(Ordering::SeqCst) == 1);
         free.store(true, Ordering::SeqCst);
-        queue.released(&name(), None, Duration::from_secs(3600));
+        queues.released(&name(), None, Duration::from_secs(3600));
     });
     assert_eq!(*order.lock(), (0..50).collect::<Vec<_>>());
     assert_eq!(refusals.load(Ordering::SeqCst), 1, "only the front may ask the store");
-    assert!(queue.lines.lock().is_empty());
+    assert!(queues.by_name.lock().is_empty());
 }
 
 #[test]
 fn a_cancelled_or_panicking_front_makes_way_for_the_next() {
-    let queue = Queue::default();
+    let queues = LocalQueues::default();
     let token = CancelToken::new();
     let free = AtomicBool::new(false);
     thread::scope(|scope| {
         let front = scope.spawn(|| {
             let terms = Terms { cancel: Some(&token), ..terms(Duration::MAX) };
-            queue.wait::<()>(&name(), &terms, |_| Ok(Answer::Busy(None)))
+            queues.wait::<()>(&name(), &terms, |_| Ok(Answer::Busy(None)))
         });
-        until("the front is in line", || in_line(&queue) == 1);
+        until("the front is in queue", || in_queue(&queues) == 1);
         let panicking =
-            scope.spawn(|| queue.wait::<()>(&name(), &terms(Duration::MAX), |_| panic!("planted")));
-        until("the second is in line", || in_line(&queue) == 2);
+            scope.spawn(|| queues.wait::<()>(&name(), &terms(Duration::MAX), |_| panic!("planted")));
+        until("the second is in queue", || in_queue(&queues) == 2);
         let last = scope.spawn(|| {
-            queue.wait(&name(), &terms(Duration::MAX), |_| {
+            queues.wait(&name(), &terms(Duration::MAX), |_| {
                 Ok(if free.load(Ordering::SeqCst) { Answer::Got(7) } else { Answer::Busy(None) })
             })
         });
-        until("the third is in line", || in_line(&queue) == 3);
+        until("the third is in queue", || in_queue(&queues) == 3);
         token.cancel();
         assert!(matches!(front.join().unwrap(), Err(Ended::Cancelled)));
         assert!(panicking.join().is_err());
         free.store(true, Ordering::SeqCst);
         assert_eq!(last.join().unwrap().unwrap(), 7);
     });
-    assert!(queue.lines.lock().is_empty());
+    assert!(queues.by_name.lock().is_empty());
 }
 
 #[test]
 fn a_store_that_fails_the_front_fails_the_line_and_a_doubt_does_not() {
-    let queue = Queue::default();
+    let queues = LocalQueues::default();
     let down = AtomicBool::new(false);
     let ask = |_| -> Result<Answer<()>> {
         if down.load(Ordering::SeqCst) {
@@ -115,8 +115,8 @@ fn a_store_that_fails_the_front_fails_the_line_and_a_doubt_does_not() {
     };
     thread::scope(|scope| {
         let waiters: Vec<_> =
-            (0..20).map(|_| scope.spawn(|| queue.wait(&name(), &terms(Duration::MAX), ask))).collect();
-        until("all are in line", || in_line(&queue) == 20);
+            (0..20).map(|_| scope.spawn(|| queues.wait(&name(), &terms(Duration::MAX), ask))).collect();
+        until("all are in queue", || in_queue(&queues) == 20);
         down.store(true, Ordering::SeqCst);
         for waiter in waiters {
             match waiter.join().unwrap() {
@@ -125,7 +125,7 @@ fn a_store_that_fails_the_front_fails_the_line_and_a_doubt_does_not() {
             }
         }
     });
-    assert!(queue.lines.lock().is_empty());
+    assert!(queues.by_name.lock().is_empty());
 
     let hurried = AtomicBool::new(true);
     let ask = |_| match hurried.swap(false, Ordering::SeqCst) {
@@ -135,13 +135,13 @@ fn a_store_that_fails_the_front_fails_the_line_and_a_doubt_does_not() {
     thread::scope(|scope| {
         let front = scope.spawn(|| {
             let terms = Terms { speaks_for_all: false, ..terms(Duration::MAX) };
-            queue.wait(&name(), &terms, |how| {
-                until("another is in line", || in_line(&queue) == 2);
+            queues.wait(&name(), &terms, |how| {
+                until("another is in queue", || in_queue(&queues) == 2);
                 ask(how)
             })
         });
-        until("the front is in line", || in_line(&queue) == 1);
-        let other = scope.spawn(|| queue.wait(&name(), &terms(Duration::MAX), ask));
+        until("the front is in queue", || in_queue(&queues) == 1);
+        let other = scope.spawn(|| queues.wait(&name(), &terms(Duration::MAX), ask));
         assert!(front.join().unwrap().is_err());
         assert!(other.join().unwrap().is_ok(), "a waiter with less time fails alone");
     });
@@ -151,7 +151,7 @@ fn a_store_that_fails_the_front_fails_the_line_and_a_doubt_does_not() {
         0 => Err(Error::InDoubt { what: "lost".into(), source: None }),
         _ => Ok(Answer::Got(())),
     };
-    let wait = || queue.wait(&name(), &terms(Duration::MAX), ask);
+    let wait = || queues.wait(&name(), &terms(Duration::MAX), ask);
     let granted = thread::scope(|scope| {
         let both = [scope.spawn(wait), scope.spawn(wait)];
         both.into_iter().filter_map(|waiter| waiter.join().unwrap().ok()).count()
@@ -161,17 +161,17 @@ fn a_store_that_fails_the_front_fails_the_line_and_a_doubt_does_not() {
 
 #[test]
 fn closing_wakes_every_waiter() {
-    let queue = Queue::default();
+    let queues = LocalQueues::default();
     thread::scope(|scope| {
         let waiters: Vec<_> = (0..10)
             .map(|_| {
                 let terms = Terms { retry: Duration::from_secs(3600), ..terms(Duration::MAX) };
-                let queue = &queue;
-                scope.spawn(move || queue.wait::<()>(&name(), &terms, |_| Ok(Answer::Busy(None))))
+                let queues = &queues;
+                scope.spawn(move || queues.wait::<()>(&name(), &terms, |_| Ok(Answer::Busy(None))))
             })
             .collect();
-        until("all are in line", || in_line(&queue) == 10);
-        queue.close();
+        until("all are in queue", || in_queue(&queues) == 10);
+        queues.close();
         for waiter in waiters {
             assert!(matches!(waiter.join().unwrap(), Err(Ended::Failed(Error::Closed))));
         }
@@ -181,137 +181,137 @@ fn closing_wakes_every_waiter() {
 /// Without the yield, a process with two busy threads would keep the lock from all others for ever.
 #[test]
 fn after_its_quantum_the_queue_yields_for_one_interval() {
-    let queue = Queue::default();
-    let ticket = queue.join(&name(), RETRY);
+    let queues = LocalQueues::default();
+    let ticket = queues.join(&name(), RETRY);
     ticket.granted(RETRY);
-    queue.released(&name(), None, Duration::from_secs(60));
-    assert!(ticket.line.state.lock().next_ask <= Moment::now(), "a hand-over is immediate");
+    queues.released(&name(), None, Duration::from_secs(60));
+    assert!(ticket.queue.state.lock().next_ask <= Moment::now(), "a hand-over is immediate");
     let long_ago = Moment::now().as_nanos() - (RETRY * (QUANTUM + 1)).as_nanos() as u64;
-    ticket.line.state.lock().ours_since = Some(Moment::from_nanos(long_ago));
+    ticket.queue.state.lock().ours_since = Some(Moment::from_nanos(long_ago));
     let before = Moment::now();
-    queue.released(&name(), None, RETRY);
-    let state = ticket.line.state.lock();
+    queues.released(&name(), None, RETRY);
+    let state = ticket.queue.state.lock();
     assert!(state.next_ask >= before.after(RETRY.mul_f64(1.1)), "others get one interval");
     assert!(state.ours_since.is_none());
 }
 
 #[test]
 fn a_loop_of_one_thread_yields_after_its_quantum_and_a_brief_wait_asks_all_the_same() {
-    let queue = Queue::default();
-    let got = |wait| queue.wait(&name(), &terms(wait), |how| Ok(Answer::Got(how))).unwrap();
+    let queues = LocalQueues::default();
+    let got = |wait| queues.wait(&name(), &terms(wait), |how| Ok(Answer::Got(how))).unwrap();
     let (long_ago, by) = (Moment::from_nanos(0), Deadline::after(LONG));
     loop {
-        queue.recent.lock().held(name(), long_ago);
+        queues.recent.lock().held(name(), long_ago);
         let released = Moment::now();
-        queue.released(&name(), None, RETRY);
+        queues.released(&name(), None, RETRY);
         let how = got(Duration::MAX);
         assert!(Moment::now().since(released) >= RETRY.mul_f64(1.1), "others get one interval");
-        assert!(queue.lines.lock().is_empty());
-        assert!(matches!(queue.recent.lock().take(&name()), Past::Held(since) if since >= released));
+        assert!(queues.by_name.lock().is_empty());
+        assert!(matches!(queues.recent.lock().take(&name()), Past::Held(since) if since >= released));
         // If this thread paused for the whole interval, there is nothing left to wait for.
-        if how == Ask::Look {
+        if how == Ask::Read {
             break;
         }
         assert!(!by.passed(), "it never looked first");
     }
 
-    queue.recent.lock().held(name(), long_ago);
-    queue.released(&name(), None, RETRY);
+    queues.recent.lock().held(name(), long_ago);
+    queues.released(&name(), None, RETRY);
     got(Duration::ZERO);
 }
 
 #[test]
 fn a_loop_of_one_thread_asks_at_once_for_as_long_as_its_quantum_lasts() {
-    let queue = Queue::default();
+    let queues = LocalQueues::default();
     let an_hour = Duration::from_secs(3600);
-    let got = || queue.wait(&name(), &terms(Duration::MAX), |how| Ok(Answer::Got(how))).unwrap();
+    let got = || queues.wait(&name(), &terms(Duration::MAX), |how| Ok(Answer::Got(how))).unwrap();
     assert_eq!(got(), Ask::Attempt);
-    let Past::Held(since) = queue.recent.lock().take(&name()) else { panic!("it was forgotten") };
-    queue.recent.lock().held(name(), since);
+    let Past::Held(since) = queues.recent.lock().take(&name()) else { panic!("it was forgotten") };
+    queues.recent.lock().held(name(), since);
     for _ in 0..10 {
-        queue.released(&name(), None, an_hour);
+        queues.released(&name(), None, an_hour);
         assert_eq!(got(), Ask::Attempt);
     }
-    assert_eq!(queue.recent.lock().take(&name()), Past::Held(since), "the quantum began anew");
+    assert_eq!(queues.recent.lock().take(&name()), Past::Held(since), "the quantum began anew");
 }
 
 /// The store answers "busy" to the front, and the lock is released here before the answer arrives.
 #[test]
 fn a_release_while_the_front_asks_is_not_lost() {
-    let queue = Queue::default();
-    let ticket = queue.join(&name(), RETRY);
-    let seen = ticket.line.state.lock().releases;
-    queue.released(&name(), None, Duration::from_secs(60));
+    let queues = LocalQueues::default();
+    let ticket = queues.join(&name(), RETRY);
+    let seen = ticket.queue.state.lock().releases;
+    queues.released(&name(), None, Duration::from_secs(60));
     ticket.refused(None, &rarely(), seen);
-    let state = ticket.line.state.lock();
+    let state = ticket.queue.state.lock();
     assert!(state.next_ask <= Moment::now() && state.how == Ask::Attempt);
 }
 
 #[test]
 fn holds_longer_than_the_interval_end_the_quantum_too() {
-    let queue = Queue::default();
-    let ticket = queue.join(&name(), RETRY);
+    let queues = LocalQueues::default();
+    let ticket = queues.join(&name(), RETRY);
     ticket.granted(RETRY);
     ticket.refused(None, &terms(Duration::from_secs(60)), 0);
-    assert!(ticket.line.state.lock().ours_since.is_some(), "refused by ourselves");
-    ticket.line.state.lock().ours = false;
+    assert!(ticket.queue.state.lock().ours_since.is_some(), "refused by ourselves");
+    ticket.queue.state.lock().ours = false;
     ticket.refused(None, &terms(Duration::from_secs(60)), 0);
-    assert!(ticket.line.state.lock().ours_since.is_none(), "refused by another");
+    assert!(ticket.queue.state.lock().ours_since.is_none(), "refused by another");
 }
 
 #[test]
 fn the_next_question_comes_no_later_than_the_lease_it_waits_for() {
-    let queue = Queue::default();
-    let ticket = queue.join(&name(), RETRY);
+    let queues = LocalQueues::default();
+    let ticket = queues.join(&name(), RETRY);
     let before = Moment::now();
     let holder = |left| Some(Holder::new(None, Some(left), None));
     ticket.refused(holder(Duration::from_secs(5)), &rarely(), 0);
-    let wait = ticket.line.state.lock().next_ask.since(before);
+    let wait = ticket.queue.state.lock().next_ask.since(before);
     assert!(wait >= Duration::from_secs(5) && wait < Duration::from_secs(50), "{wait:?}");
     ticket.refused(holder(Duration::ZERO), &rarely(), 0);
-    let wait = ticket.line.state.lock().next_ask.since(before);
+    let wait = ticket.queue.state.lock().next_ask.since(before);
     assert!(wait >= Duration::from_secs(3), "clocks that disagree must not make it spin: {wait:?}");
 }
 
 /// The length of a pause comes with a datagram, which anybody may have sent.
 #[test]
 fn a_pause_of_any_length_delays_one_poll_by_little_and_never_past_the_end_of_the_lease() {
-    let (queue, retry) = (Queue::default(), Duration::from_secs(60));
-    let ticket = queue.join(&name(), retry);
-    let next_ask = || ticket.line.state.lock().next_ask;
+    let (queues, retry) = (LocalQueues::default(), Duration::from_secs(60));
+    let ticket = queues.join(&name(), retry);
+    let next_ask = || ticket.queue.state.lock().next_ask;
     let before = Moment::now();
     ticket.refused(None, &rarely(), 0);
-    queue.pause(&name(), Moment::NEVER);
+    queues.pause(&name(), Moment::NEVER);
     let paused = next_ask();
     assert!(paused > before.after(retry * 11 / 10), "it pauses");
     assert!(paused <= Moment::now().after(retry * 6 / 5), "{:?}", paused.since(before));
-    queue.pause(&name(), Moment::NEVER);
+    queues.pause(&name(), Moment::NEVER);
     assert_eq!(next_ask(), paused, "one pause until it has looked at the store");
     let holder = Some(Holder::new(None, Some(retry / 4), None));
     ticket.refused(holder, &rarely(), 0);
-    queue.pause(&name(), Moment::NEVER);
+    queues.pause(&name(), Moment::NEVER);
     assert!(next_ask() <= Moment::now().after(retry / 4), "the lease ends earlier");
     // A holder whose end is not known.
     ticket.refused(None, &rarely(), 0);
     let polled = next_ask();
-    queue.pause(&name(), Moment::now().after(retry / 10));
+    queues.pause(&name(), Moment::now().after(retry / 10));
     assert_eq!(next_ask(), polled, "a short pause makes nobody ask earlier");
-    queue.pause(&name(), Moment::now().after(retry * 23 / 20));
+    queues.pause(&name(), Moment::now().after(retry * 23 / 20));
     assert!(next_ask() > polled, "and prevents no later one");
 }
 
 #[test]
 fn a_waiter_polls_on_whatever_pauses_it_is_told() {
-    let (queue, is_over) = (Queue::default(), AtomicBool::new(false));
+    let (queues, is_over) = (LocalQueues::default(), AtomicBool::new(false));
     thread::scope(|scope| {
         scope.spawn(|| {
             while !is_over.load(Ordering::SeqCst) {
-                queue.pause(&name(), Moment::NEVER);
+                queues.pause(&name(), Moment::NEVER);
                 thread::yield_now();
             }
         });
         let mut polls = 0;
-        let ended = queue.wait(&name(), &terms(LONG), |_| {
+        let ended = queues.wait(&name(), &terms(LONG), |_| {
             polls += 1;
             Ok(if polls == 10 { Answer::Got(()) } else { Answer::Busy(None) })
         });
@@ -322,15 +322,15 @@ fn a_waiter_polls_on_whatever_pauses_it_is_told() {
 
 #[test]
 fn the_reads_of_many_locks_fall_together_and_those_of_few_do_not() {
-    let (queue, retry) = (Queue::default(), Duration::from_secs(8));
+    let (queues, retry) = (LocalQueues::default(), Duration::from_secs(8));
     let name =
         |id: usize| LockName::new(Level::Xdc, "tests", None, &format!("{id}"), NamePolicy::Strict).unwrap();
-    let moments = |tickets: &[QueueTicket<&Queue>]| {
+    let moments = |tickets: &[QueueTicket<&LocalQueues>]| {
         let began = Moment::now();
         for ticket in tickets {
             ticket.refused(None, &Terms { retry, ..rarely() }, 0);
         }
-        let next = tickets.iter().map(|ticket| ticket.line.state.lock().next_ask);
+        let next = tickets.iter().map(|ticket| ticket.queue.state.lock().next_ask);
         let mut moments: Vec<_> = next.collect();
         assert!(moments.iter().all(|at| at.since(began) > retry / 2), "{moments:?}");
         let latest = Moment::now().after(retry * 2);
@@ -339,11 +339,11 @@ fn the_reads_of_many_locks_fall_together_and_those_of_few_do_not() {
         moments.dedup();
         (moments.len(), Moment::now().since(began))
     };
-    let mut tickets: Vec<_> = (0..MANY - 1).map(|id| queue.join(&name(id), retry)).collect();
+    let mut tickets: Vec<_> = (0..MANY - 1).map(|id| queues.join(&name(id), retry)).collect();
     assert_eq!(moments(&tickets).0, MANY - 1);
-    assert!(!queue.waits_for_many());
-    tickets.extend((MANY..300).map(|id| queue.join(&name(id), retry)));
-    assert!(queue.waits_for_many());
+    assert!(!queues.waits_for_many());
+    tickets.extend((MANY..300).map(|id| queues.join(&name(id), retry)));
+    assert!(queues.waits_for_many());
     let (many, took) = moments(&tickets);
     // A tenth more or less than the interval, in eighths of it, and those that passed meanwhile.
     assert!(many as u64 <= 4 + took.as_secs(), "{many} moments in {took:?}");

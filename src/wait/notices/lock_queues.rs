@@ -1,25 +1,25 @@
-//! The lines of waiting processes, one for each lock: who is told next. No I/O, no threads, no store.
+//! The queues of waiting processes, one for each lock: which one gets the next notice. No I/O, no threads, no store.
 //!
-//! A process has a line for a lock while it holds the lock or waits for it, and for a while after that.
+//! A process has a queue for a lock while it holds the lock or waits for it, and for a while after that.
 //!
 //! | turn | means | a register is answered |
 //! |---|---|---|
 //! | held | this process holds the lock | registered |
-//! | asking | it was told, or a thread of it is next: it asks the store | registered |
-//! | yields | it has released the lock, and tells nobody for one interval | registered |
-//! | free | it has released the lock, and has told the next process (`handed`) or had nobody to tell | moved, or ask |
+//! | asking | it got a notice, or a thread of it is next: it asks the store | registered |
+//! | yields | it has released the lock, and sends no notice for one interval | registered |
+//! | free | it has released the lock, and has sent a notice to the next process (`handed`), or none waited | moved, or ask |
 //!
-//! Whoever gets the lock by a notice gets the rest of the line with it, so one hand-over costs two datagrams, however
-//! many wait. The line is in one place only. If it is lost there, as when its process is killed, nothing happens but
+//! Whoever gets the lock by a notice gets the rest of the queue with it, so one hand-over costs two datagrams, however
+//! many wait. The queue is in one place only. If it is lost there, as when its process is killed, nothing happens but
 //! this: its processes find the lock by polling, as without notices, and register with the next holder.
 //!
-//! **Only processes that answer are in a line.** A process that registers over UDP, or is sent along by another, gets a
+//! **Only processes that answer are in a queue.** A process that registers over UDP, or is sent along by another, gets a
 //! challenge, unless it has answered lately. With its answer it registers, whatever has become of the lock meanwhile. So
 //! nobody can register the addresses of others. An entry ends by itself, its process renews it, and takes it back when it
 //! does not wait any more.
 //!
 //! A key is what a register must quote: the random bits of a grant, which are in its record, or the random bits with
-//! which the last holder told the next one. A nonce is what a notice must quote. It is drawn by the waiter and used once.
+//! which the last holder sent to the next one. A nonce is what a notice must quote. It is drawn by the waiter and used once.
 
 #[cfg(test)]
 mod tests;
@@ -33,7 +33,7 @@ use crate::names::notice_endpoint::{GrantEndpoint, NoticeEndpoint};
 use crate::runtime::sync::HashMap;
 use crate::runtime::time::Moment;
 
-/// How long a process that was told has to answer before the next one is told, and a register before it is repeated.
+/// How long a process that got a notice has to answer before the next one gets one, and a register before it is repeated.
 pub(crate) const ANSWER: Duration = Duration::from_millis(50);
 /// How often a register is sent at most.
 const SENDS_MAX: u8 = 3;
@@ -49,27 +49,27 @@ const KNOWN_LASTS: Duration = Duration::from_secs(600);
 const KNOWN_MAX: usize = 1024;
 /// Challenges in one second.
 const CHALLENGES_MAX: u32 = 1000;
-/// Highest number of free lines that are remembered.
+/// Highest number of free queues that are remembered.
 const FREE_MAX: usize = 256;
-/// Highest number of entries of all lines.
+/// Highest number of entries of all queues.
 const ENTRIES_ALL: usize = 8192;
-/// Keys of a line that are still accepted: those of the last grants.
+/// Keys of a queue that are still accepted: those of the last grants.
 const KEYS_MAX: usize = 6;
-/// Redirections that a wait follows between two looks at the store.
+/// Redirections that a wait follows between two reads the store.
 const HOPS_MAX: u8 = 8;
-/// Early looks at the store in one [`REMEMBERED`].
-const LOOKS_MAX: u8 = 4;
+/// Early reads the store in one [`REMEMBERED`].
+const READS_MAX: u8 = 4;
 /// Replies in one second to datagrams that quote nothing of this process.
 const REPLIES_MAX: u32 = 1000;
 
-/// What the caller does after a call, without the mutex of the lines.
+/// What the caller does after a call, without the mutex of the queues.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     Send(NoticeEndpoint, Datagram),
-    /// A waiter of this process asks the store now. The quantum of the line began this long ago.
+    /// A waiter of this process asks the store now. The quantum of the queue began this long ago.
     Ask(LockName, Duration),
-    /// A waiter of this process looks at the store now.
-    Look(LockName),
+    /// A waiter of this process reads the store now.
+    Read(LockName),
     /// The waiters of this process wait until this moment.
     Pause(LockName, Moment),
     /// The next process knows of our waiter, which polls as always.
@@ -77,7 +77,7 @@ pub(super) enum Effect {
     /// Another process waits for a lock of this process.
     Wanted(LockName),
     /// Somebody asked, with this nonce, who waits for a lock of this process: these do, and threads of its own.
-    TellWaiting(NoticeEndpoint, u64, LockName, Vec<SentEntry>),
+    SendWaiters(NoticeEndpoint, u64, LockName, Vec<SentEntry>),
 }
 
 /// What the threads of this process do after a release.
@@ -85,15 +85,15 @@ pub(super) enum Effect {
 pub(crate) enum NextTurn {
     /// The first of them asks the store.
     Ours,
-    /// Another process was told.
-    Told,
+    /// Another process got a notice.
+    Theirs,
     /// They wait until this moment, so that processes without notices find the lock free.
     Yield,
 }
 
 /// What the caller knows about its queue when it releases a lock.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct QueueAtRelease {
+pub(crate) struct LocalQueueAtRelease {
     /// When the first waiter of this process arrived.
     pub(crate) front: Option<Moment>,
     /// Since when processes with notices have passed the lock on.
@@ -103,7 +103,7 @@ pub(crate) struct QueueAtRelease {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LineTurn {
+enum QueueTurn {
     Held(u64),
     Asking,
     Yields(Moment),
@@ -111,7 +111,7 @@ enum LineTurn {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct LineEntry {
+struct QueueEntry {
     endpoint: NoticeEndpoint,
     nonce: u64,
     arrived: Moment,
@@ -142,22 +142,22 @@ struct OwnWait {
     hops: u8,
 }
 
-/// The last hand-over of a line to another process.
+/// The last hand-over of a queue to another process.
 #[derive(Debug)]
 struct HandedOn {
     to: NoticeEndpoint,
     key: u64,
     at: Moment,
-    is_heard: bool,
-    rest: Vec<LineEntry>,
+    is_received: bool,
+    rest: Vec<QueueEntry>,
 }
 
 #[derive(Debug)]
-struct NoticeLine {
+struct LockQueue {
     name: LockName,
-    turn: LineTurn,
+    turn: QueueTurn,
     /// Waiting processes, in order of arrival.
-    entries: Vec<LineEntry>,
+    entries: Vec<QueueEntry>,
     /// Whether a process that does not wait wants the lock, which is held here.
     is_wanted: bool,
     /// Oldest first.
@@ -169,28 +169,28 @@ struct NoticeLine {
     /// When this process last ended a quantum and its pause.
     yielded: Moment,
     timer: Option<Moment>,
-    /// Early looks at the store since this moment.
-    looks: (Moment, u8),
+    /// Early reads the store since this moment.
+    reads: (Moment, u8),
 }
 
-type LineId = u64;
+type QueueId = u64;
 
-pub(super) struct Lines {
+pub(super) struct LockQueues {
     own: NoticeEndpoint,
     random: fn() -> u64,
-    ids: HashMap<LockName, LineId>,
-    lines: HashMap<LineId, NoticeLine>,
-    /// Lines by the keys by which others may register.
-    keys: HashMap<u64, LineId>,
-    /// Lines by the nonces of this process.
-    nonces: HashMap<u64, LineId>,
-    /// Lines by the keys of their last hand-over.
-    handed: HashMap<u64, LineId>,
-    timers: BTreeSet<(Moment, LineId)>,
-    /// Free lines, in the order in which they became free. May name a line twice, or one that is not free any more.
-    free: VecDeque<(LineId, Moment)>,
+    ids: HashMap<LockName, QueueId>,
+    queues: HashMap<QueueId, LockQueue>,
+    /// LockQueues by the keys by which others may register.
+    keys: HashMap<u64, QueueId>,
+    /// LockQueues by the nonces of this process.
+    nonces: HashMap<u64, QueueId>,
+    /// LockQueues by the keys of their last hand-over.
+    handed: HashMap<u64, QueueId>,
+    timers: BTreeSet<(Moment, QueueId)>,
+    /// Free queues, in the order in which they became free. May name a queue twice, or one that is not free any more.
+    free: VecDeque<(QueueId, Moment)>,
     entries: usize,
-    drawn: LineId,
+    drawn: QueueId,
     /// Replies to datagrams that quote nothing, since this moment.
     replies: (Moment, u32),
     /// Until when a UDP endpoint is known to be that of a process with notices.
@@ -200,18 +200,18 @@ pub(super) struct Lines {
     /// Challenges since this moment.
     challenges: (Moment, u32),
     effects: Vec<Effect>,
-    /// Whether to tell when another process waits for a lock of this one.
+    /// Whether to report when another process waits for a lock of this one.
     tells_wanted: bool,
 }
 
-impl Lines {
+impl LockQueues {
     /// `random` draws numbers that nobody can guess.
-    pub(super) fn new(own: NoticeEndpoint, random: fn() -> u64) -> Lines {
-        Lines {
+    pub(super) fn new(own: NoticeEndpoint, random: fn() -> u64) -> LockQueues {
+        LockQueues {
             own,
             random,
             ids: HashMap::default(),
-            lines: HashMap::default(),
+            queues: HashMap::default(),
             keys: HashMap::default(),
             nonces: HashMap::default(),
             handed: HashMap::default(),
@@ -234,20 +234,20 @@ impl Lines {
         std::mem::take(&mut self.effects)
     }
 
-    /// Returns when to call [`tick`](Lines::tick).
+    /// Returns when to call [`tick`](LockQueues::tick).
     pub(super) fn next(&self) -> Option<Moment> {
         self.timers.first().map(|(at, _)| *at)
     }
 
     /// The store granted the lock to this process.
     pub(super) fn granted(&mut self, name: &LockName, grant: u64, now: Moment) {
-        let id = self.line(name, now);
+        let id = self.queue(name, now);
         self.forget_wait(id);
         self.add_key(id, grant);
-        let line = self.at(id);
-        line.turn = LineTurn::Held(grant);
-        line.is_wanted = false;
-        let handed = line.handed.take();
+        let queue = self.at(id);
+        queue.turn = QueueTurn::Held(grant);
+        queue.is_wanted = false;
+        let handed = queue.handed.take();
         self.forget_handed(handed);
         self.set_timer(id);
     }
@@ -255,10 +255,10 @@ impl Lines {
     /// The grant is over without a release: it was lost, or given to another process.
     pub(super) fn ended(&mut self, name: &LockName, grant: u64, now: Moment) {
         let Some(&id) = self.ids.get(name) else { return };
-        if self.at(id).turn == LineTurn::Held(grant) {
+        if self.at(id).turn == QueueTurn::Held(grant) {
             self.drop_entries(id);
             self.set_free(id, now);
-            // The record may still be there. Whoever registers by it is told that the lock is not here.
+            // The record may still be there. A process that registers by it gets the answer that the lock is not here.
             let keys = std::mem::take(&mut self.at(id).keys);
             for key in keys {
                 self.keys.remove(&key);
@@ -271,49 +271,49 @@ impl Lines {
         &mut self,
         name: &LockName,
         grant: u64,
-        queue: QueueAtRelease,
+        local: LocalQueueAtRelease,
         now: Moment,
     ) -> NextTurn {
         let Some(&id) = self.ids.get(name) else { return NextTurn::Ours };
-        let line = self.at(id);
-        if line.turn != LineTurn::Held(grant) {
+        let queue = self.at(id);
+        if queue.turn != QueueTurn::Held(grant) {
             return NextTurn::Ours;
         }
-        line.since = queue.since.unwrap_or(now);
-        line.yielded = queue.yield_until.unwrap_or(line.yielded);
-        let Some(first) = line.entries.first().map(|entry| entry.arrived) else {
+        queue.since = local.since.unwrap_or(now);
+        queue.yielded = local.yield_until.unwrap_or(queue.yielded);
+        let Some(first) = queue.entries.first().map(|entry| entry.arrived) else {
             self.set_free(id, now);
             return NextTurn::Ours;
         };
-        if let Some(until) = queue.yield_until {
-            line.turn = LineTurn::Yields(until);
-            line.since = until;
-            let told: Vec<_> = line.entries.iter().map(|entry| (entry.endpoint, entry.nonce)).collect();
-            for (endpoint, nonce) in told {
+        if let Some(until) = local.yield_until {
+            queue.turn = QueueTurn::Yields(until);
+            queue.since = until;
+            let waiting: Vec<_> = queue.entries.iter().map(|entry| (entry.endpoint, entry.nonce)).collect();
+            for (endpoint, nonce) in waiting {
                 self.effects.push(Effect::Send(endpoint, Datagram::Pause { nonce, pause: until.since(now) }));
             }
             self.set_timer(id);
             return NextTurn::Yield;
         }
-        if queue.front.is_some_and(|front| front <= first) {
-            line.turn = LineTurn::Asking;
+        if local.front.is_some_and(|front| front <= first) {
+            queue.turn = QueueTurn::Asking;
             return NextTurn::Ours;
         }
-        if let Some(front) = queue.front {
+        if let Some(front) = local.front {
             self.wait(id, front);
         }
         self.pass(id, now);
-        NextTurn::Told
+        NextTurn::Theirs
     }
 
     /// A waiter of this process begins to wait for a lock that no other waiter of this process waits for. Returns whether
-    /// it was registered with the process that was told last.
+    /// it was registered with the process that got the last notice.
     pub(super) fn joined(&mut self, name: &LockName, now: Moment) -> bool {
         let Some(&id) = self.ids.get(name) else { return false };
-        let line = self.at(id);
-        let handed = line.handed.as_ref().filter(|handed| now.since(handed.at) < REMEMBERED);
+        let queue = self.at(id);
+        let handed = queue.handed.as_ref().filter(|handed| now.since(handed.at) < REMEMBERED);
         let Some(with) = handed.map(|handed| (handed.to, handed.key)) else { return false };
-        if !matches!(line.turn, LineTurn::Free(_)) {
+        if !matches!(queue.turn, QueueTurn::Free(_)) {
             return false;
         }
         self.wait(id, now);
@@ -321,16 +321,16 @@ impl Lines {
         true
     }
 
-    /// From now on, tells when another process waits for a lock of this one.
-    pub(super) fn tell_wanted(&mut self) {
+    /// From now on, reports when another process waits for a lock of this one.
+    pub(super) fn report_wanted(&mut self) {
         self.tells_wanted = true;
     }
 
     /// Whether another process waits for the lock, which is held here.
     pub(super) fn is_wanted(&self, name: &LockName) -> bool {
-        let line = self.ids.get(name).and_then(|id| self.lines.get(id));
-        line.is_some_and(|line| {
-            matches!(line.turn, LineTurn::Held(_)) && (line.is_wanted || !line.entries.is_empty())
+        let queue = self.ids.get(name).and_then(|id| self.queues.get(id));
+        queue.is_some_and(|queue| {
+            matches!(queue.turn, QueueTurn::Held(_)) && (queue.is_wanted || !queue.entries.is_empty())
         })
     }
 
@@ -350,12 +350,12 @@ impl Lines {
             }
             return;
         };
-        let id = self.line(name, now);
-        let was_told = self.at(id).turn == LineTurn::Asking;
+        let id = self.queue(name, now);
+        let was_told = self.at(id).turn == QueueTurn::Asking;
         let waiting = self.give_up(id, now);
         self.wait(id, arrived);
-        if was_told && !self.may_look(id, now) {
-            // Told again and again though another process holds the lock. Whoever tells us has no say in it.
+        if was_told && !self.may_read(id, now) {
+            // Notices again and again though another process holds the lock. Their sender does not know.
             self.forget_with(id);
             return;
         }
@@ -370,7 +370,7 @@ impl Lines {
     /// A waiter of this process could not ask the store.
     pub(super) fn failed(&mut self, name: &LockName, now: Moment) {
         if let Some(&id) = self.ids.get(name)
-            && self.at(id).turn == LineTurn::Asking
+            && self.at(id).turn == QueueTurn::Asking
         {
             self.pass(id, now);
         }
@@ -382,7 +382,7 @@ impl Lines {
         if let Some(OwnWait { nonce, with: Some((to, key)), .. }) = self.forget_wait(id) {
             self.effects.push(Effect::Send(to, Datagram::Leave { key, nonce }));
         }
-        if self.at(id).turn == LineTurn::Asking {
+        if self.at(id).turn == QueueTurn::Asking {
             self.pass(id, now);
         }
         self.set_timer(id);
@@ -430,9 +430,9 @@ impl Lines {
                 }
                 let Some(id) = self.waits_with(nonce, from) else { return false };
                 self.forget_with(id);
-                if self.may_look(id, now) {
+                if self.may_read(id, now) {
                     let name = self.at(id).name.clone();
-                    self.effects.push(Effect::Look(name));
+                    self.effects.push(Effect::Read(name));
                 }
             }
             Datagram::Ask { nonce, key, age, entries } => {
@@ -442,30 +442,31 @@ impl Lines {
                 };
                 self.forget_wait(id);
                 self.add_key(id, key);
-                let line = self.at(id);
-                if !matches!(line.turn, LineTurn::Held(_)) {
-                    line.turn = LineTurn::Asking;
+                let queue = self.at(id);
+                if !matches!(queue.turn, QueueTurn::Held(_)) {
+                    queue.turn = QueueTurn::Asking;
                     // An age that is too great makes this process leave the lock free, but once in a quantum at most.
-                    line.since = earlier(now, age).max(line.yielded);
-                    let (age, name, handed) = (now.since(line.since), line.name.clone(), line.handed.take());
+                    queue.since = earlier(now, age).max(queue.yielded);
+                    let (age, name, handed) =
+                        (now.since(queue.since), queue.name.clone(), queue.handed.take());
                     self.forget_handed(handed);
                     self.effects.push(Effect::Ask(name, age));
                 }
-                self.effects.push(Effect::Send(from, Datagram::Heard { key }));
+                self.effects.push(Effect::Send(from, Datagram::Received { key }));
                 let known = self.known_of(key, entries, now);
                 known.iter().for_each(|entry| self.add_entry(id, entry, now));
                 self.set_timer(id);
             }
-            Datagram::Heard { key } => {
+            Datagram::Received { key } => {
                 let Some((id, handed)) = self.handed_to(key, from) else { return false };
-                handed.is_heard = true;
+                handed.is_received = true;
                 handed.rest = Vec::new();
                 self.know(from, now);
                 self.set_timer(id);
             }
             Datagram::Declined { key } => {
                 let Some((id, handed)) = self.handed_to(key, from) else { return false };
-                if !handed.is_heard {
+                if !handed.is_received {
                     self.pass_again(id, now);
                 }
             }
@@ -476,16 +477,16 @@ impl Lines {
             }
             Datagram::WhoWaits { key, nonce } => {
                 let id = self.keys.get(&key).copied();
-                let Some(id) = id.filter(|id| !matches!(self.at(*id).turn, LineTurn::Free(_))) else {
+                let Some(id) = id.filter(|id| !matches!(self.at(*id).turn, QueueTurn::Free(_))) else {
                     self.reply(from, Datagram::NotHere { nonce }, now);
                     return false;
                 };
-                let line = self.at(id);
+                let queue = self.at(id);
                 // Without the nonces: a notice that quotes one is believed.
                 let entries =
-                    sent(&line.entries, now).into_iter().map(|entry| SentEntry { nonce: 0, ..entry });
-                let (name, entries) = (line.name.clone(), entries.collect());
-                self.effects.push(Effect::TellWaiting(from, nonce, name, entries));
+                    sent(&queue.entries, now).into_iter().map(|entry| SentEntry { nonce: 0, ..entry });
+                let (name, entries) = (queue.name.clone(), entries.collect());
+                self.effects.push(Effect::SendWaiters(from, nonce, name, entries));
             }
             Datagram::Leave { key, nonce } => {
                 let Some(&id) = self.keys.get(&key) else { return false };
@@ -495,7 +496,7 @@ impl Lines {
             Datagram::Challenge { nonce } => self.reply(from, Datagram::NotHere { nonce }, now),
             Datagram::Want { key } => {
                 let Some(&id) = self.keys.get(&key) else { return false };
-                if self.at(id).turn != LineTurn::Held(key) {
+                if self.at(id).turn != QueueTurn::Held(key) {
                     return false;
                 }
                 self.at(id).is_wanted = true;
@@ -512,20 +513,21 @@ impl Lines {
 
     /// Does what is due.
     pub(super) fn tick(&mut self, now: Moment) {
-        let due: Vec<_> = self.timers.range(..=(now, LineId::MAX)).copied().collect();
+        let due: Vec<_> = self.timers.range(..=(now, QueueId::MAX)).copied().collect();
         for (at, id) in due {
             if !self.timers.remove(&(at, id)) {
                 continue;
             }
             self.at(id).timer = None;
             self.drop_entries_of(id, |entry| entry.ends <= now);
-            let line = self.at(id);
-            if matches!(line.turn, LineTurn::Yields(until) if until <= now) {
-                line.turn = LineTurn::Asking;
+            let queue = self.at(id);
+            if matches!(queue.turn, QueueTurn::Yields(until) if until <= now) {
+                queue.turn = QueueTurn::Asking;
                 self.pass(id, now);
             }
-            let line = self.at(id);
-            if line.handed.as_ref().is_some_and(|handed| !handed.is_heard && handed.at.after(ANSWER) <= now) {
+            let queue = self.at(id);
+            let is_silent = |handed: &HandedOn| !handed.is_received && handed.at.after(ANSWER) <= now;
+            if queue.handed.as_ref().is_some_and(is_silent) {
                 self.pass_again(id, now);
             }
             let again = self.at(id).wait.as_ref().filter(|wait| wait.send_again <= now);
@@ -536,41 +538,41 @@ impl Lines {
         }
     }
 
-    /// A process with a socket in the directory of the store has ended. Whatever else it was told is lost with it.
+    /// A process with a socket in the directory of the store has ended. Whatever else was sent to it is lost with it.
     pub(super) fn gone(&mut self, endpoint: NoticeEndpoint, now: Moment) {
-        let is_told = |line: &NoticeLine| {
-            line.handed.as_ref().is_some_and(|handed| handed.to == endpoint && !handed.is_heard)
+        let has_notice = |queue: &LockQueue| {
+            queue.handed.as_ref().is_some_and(|handed| handed.to == endpoint && !handed.is_received)
         };
-        let is_in = |line: &NoticeLine| line.entries.iter().any(|entry| entry.endpoint == endpoint);
-        let lines = self.lines.iter().filter(|(_, line)| is_told(line) || is_in(line));
-        let ids: Vec<_> = lines.map(|(id, line)| (*id, is_told(line))).collect();
-        for (id, is_told) in ids {
+        let is_in = |queue: &LockQueue| queue.entries.iter().any(|entry| entry.endpoint == endpoint);
+        let queues = self.queues.iter().filter(|(_, queue)| has_notice(queue) || is_in(queue));
+        let ids: Vec<_> = queues.map(|(id, queue)| (*id, has_notice(queue))).collect();
+        for (id, has_notice) in ids {
             self.drop_entries_of(id, |entry| entry.endpoint == endpoint);
-            if is_told {
+            if has_notice {
                 self.pass_again(id, now);
             }
         }
     }
 
-    /// Returns the numbers of lines, entries, keys and nonces, for tests.
+    /// Returns the numbers of queues, entries, keys and nonces, for tests.
     #[cfg(test)]
     pub(super) fn sizes(&self) -> [usize; 5] {
-        [self.lines.len(), self.entries, self.keys.len(), self.nonces.len(), self.handed.len()]
+        [self.queues.len(), self.entries, self.keys.len(), self.nonces.len(), self.handed.len()]
     }
 
-    fn at(&mut self, id: LineId) -> &mut NoticeLine {
-        self.lines.get_mut(&id).expect("the maps name lines that are there")
+    fn at(&mut self, id: QueueId) -> &mut LockQueue {
+        self.queues.get_mut(&id).expect("the maps name queues that are there")
     }
 
-    fn line(&mut self, name: &LockName, now: Moment) -> LineId {
+    fn queue(&mut self, name: &LockName, now: Moment) -> QueueId {
         if let Some(&id) = self.ids.get(name) {
             return id;
         }
         self.drawn += 1;
         let id = self.drawn;
-        let line = NoticeLine {
+        let queue = LockQueue {
             name: name.clone(),
-            turn: LineTurn::Free(now),
+            turn: QueueTurn::Free(now),
             entries: Vec::new(),
             is_wanted: false,
             keys: VecDeque::new(),
@@ -579,33 +581,33 @@ impl Lines {
             since: now,
             yielded: Moment::OVER,
             timer: None,
-            looks: (Moment::OVER, 0),
+            reads: (Moment::OVER, 0),
         };
         self.ids.insert(name.clone(), id);
-        self.lines.insert(id, line);
+        self.queues.insert(id, queue);
         self.remember_free(id, now);
         id
     }
 
-    fn set_free(&mut self, id: LineId, now: Moment) {
-        self.at(id).turn = LineTurn::Free(now);
+    fn set_free(&mut self, id: QueueId, now: Moment) {
+        self.at(id).turn = QueueTurn::Free(now);
         self.remember_free(id, now);
         self.set_timer(id);
     }
 
-    fn remember_free(&mut self, id: LineId, now: Moment) {
+    fn remember_free(&mut self, id: QueueId, now: Moment) {
         self.free.push_back((id, now));
     }
 
-    /// Forgets the oldest free lines if there are too many. A few at a time, which is more than a call adds.
+    /// Forgets the oldest free queues if there are too many. A few at a time, which is more than a call adds.
     fn forget_oldest(&mut self) {
         for _ in 0..4 {
             if self.free.len() <= FREE_MAX {
                 return;
             }
             let Some((oldest, at)) = self.free.pop_front() else { return };
-            let Some(line) = self.lines.get(&oldest) else { continue };
-            match (&line.wait, line.turn == LineTurn::Free(at)) {
+            let Some(queue) = self.queues.get(&oldest) else { continue };
+            match (&queue.wait, queue.turn == QueueTurn::Free(at)) {
                 (None, true) => self.forget(oldest),
                 (Some(_), true) => self.free.push_back((oldest, at)),
                 (_, false) => {}
@@ -613,50 +615,50 @@ impl Lines {
         }
     }
 
-    fn forget(&mut self, id: LineId) {
+    fn forget(&mut self, id: QueueId) {
         self.drop_entries(id);
         self.forget_wait(id);
-        let Some(line) = self.lines.remove(&id) else { return };
-        if let Some(at) = line.timer {
+        let Some(queue) = self.queues.remove(&id) else { return };
+        if let Some(at) = queue.timer {
             self.timers.remove(&(at, id));
         }
-        for key in &line.keys {
+        for key in &queue.keys {
             self.keys.remove(key);
         }
-        self.forget_handed(line.handed);
-        self.ids.remove(&line.name);
+        self.forget_handed(queue.handed);
+        self.ids.remove(&queue.name);
     }
 
-    fn add_key(&mut self, id: LineId, key: u64) {
+    fn add_key(&mut self, id: QueueId, key: u64) {
         self.keys.insert(key, id);
-        let line = self.at(id);
-        line.keys.push_back(key);
-        let oldest = if line.keys.len() > KEYS_MAX { line.keys.pop_front() } else { None };
+        let queue = self.at(id);
+        queue.keys.push_back(key);
+        let oldest = if queue.keys.len() > KEYS_MAX { queue.keys.pop_front() } else { None };
         oldest.map(|key| self.keys.remove(&key));
     }
 
     /// This process waits since `arrived`.
-    fn wait(&mut self, id: LineId, arrived: Moment) {
+    fn wait(&mut self, id: QueueId, arrived: Moment) {
         let random = self.random;
-        let line = self.at(id);
-        if let Some(wait) = &mut line.wait {
+        let queue = self.at(id);
+        if let Some(wait) = &mut queue.wait {
             wait.arrived = arrived;
             return;
         }
         let nonce = random();
         let send_again = Moment::NEVER;
         let (is_acknowledged, sends, hops) = (false, 0, 0);
-        line.wait = Some(OwnWait { arrived, nonce, with: None, is_acknowledged, sends, send_again, hops });
+        queue.wait = Some(OwnWait { arrived, nonce, with: None, is_acknowledged, sends, send_again, hops });
         self.nonces.insert(nonce, id);
     }
 
-    fn forget_wait(&mut self, id: LineId) -> Option<OwnWait> {
+    fn forget_wait(&mut self, id: QueueId) -> Option<OwnWait> {
         let wait = self.at(id).wait.take()?;
         self.nonces.remove(&wait.nonce);
         Some(wait)
     }
 
-    fn forget_with(&mut self, id: LineId) {
+    fn forget_with(&mut self, id: QueueId) {
         if let Some(wait) = &mut self.at(id).wait {
             (wait.with, wait.is_acknowledged, wait.sends) = (None, false, 0);
             wait.send_again = Moment::NEVER;
@@ -665,7 +667,7 @@ impl Lines {
     }
 
     /// Sends a register for the wait of this process, and for the processes behind it.
-    fn register(&mut self, id: LineId, with: (NoticeEndpoint, u64), behind: Vec<LineEntry>, now: Moment) {
+    fn register(&mut self, id: QueueId, with: (NoticeEndpoint, u64), behind: Vec<QueueEntry>, now: Moment) {
         let Some(wait) = &mut self.at(id).wait else { return };
         if wait.with != Some(with) || wait.is_acknowledged {
             (wait.with, wait.is_acknowledged, wait.sends) = (Some(with), false, 0);
@@ -680,20 +682,20 @@ impl Lines {
         self.set_timer(id);
     }
 
-    /// Returns the line with this nonce, if its wait is registered with this process.
-    fn waits_with(&mut self, nonce: u64, from: NoticeEndpoint) -> Option<LineId> {
+    /// Returns the queue with this nonce, if its wait is registered with this process.
+    fn waits_with(&mut self, nonce: u64, from: NoticeEndpoint) -> Option<QueueId> {
         let &id = self.nonces.get(&nonce)?;
         let wait = self.at(id).wait.as_ref()?;
         wait.with.filter(|(with, _)| *with == from).map(|_| id)
     }
 
-    fn may_look(&mut self, id: LineId, now: Moment) -> bool {
-        let (since, count) = &mut self.at(id).looks;
+    fn may_read(&mut self, id: QueueId, now: Moment) -> bool {
+        let (since, count) = &mut self.at(id).reads;
         if now.since(*since) >= REMEMBERED {
             (*since, *count) = (now, 0);
         }
         *count = count.saturating_add(1);
-        *count <= LOOKS_MAX
+        *count <= READS_MAX
     }
 
     /// Replies to a datagram that quotes nothing of this process, unless there are too many of them.
@@ -711,7 +713,7 @@ impl Lines {
     /// The first of these processes has registered, and brings the others. Returns `false` if the lock was not here lately.
     fn registered_here(&mut self, key: u64, entries: Vec<SentEntry>, now: Moment) -> bool {
         let Some(id) = self.keys.get(&key).copied() else { return false };
-        if matches!(self.at(id).turn, LineTurn::Free(at) if now.since(at) >= REMEMBERED) {
+        if matches!(self.at(id).turn, QueueTurn::Free(at) if now.since(at) >= REMEMBERED) {
             return false;
         }
         let sender = entries[0].endpoint;
@@ -720,23 +722,23 @@ impl Lines {
         let Some(&SentEntry { endpoint: from, nonce, .. }) = known.first() else { return true };
         let is_sender = from == sender;
         match self.at(id).turn {
-            LineTurn::Held(_) | LineTurn::Asking | LineTurn::Yields(_) => {
+            QueueTurn::Held(_) | QueueTurn::Asking | QueueTurn::Yields(_) => {
                 known.iter().for_each(|entry| self.add_entry(id, entry, now));
                 self.set_timer(id);
                 if is_sender && self.at(id).entries.iter().any(|entry| entry.nonce == nonce) {
                     self.effects.push(Effect::Send(from, Datagram::Registered { nonce }));
-                    if self.tells_wanted && matches!(self.at(id).turn, LineTurn::Held(_)) {
+                    if self.tells_wanted && matches!(self.at(id).turn, QueueTurn::Held(_)) {
                         let name = self.at(id).name.clone();
                         self.effects.push(Effect::Wanted(name));
                     }
                 }
             }
-            LineTurn::Free(_) => {
+            QueueTurn::Free(_) => {
                 let handed = self.at(id).handed.as_ref().filter(|handed| now.since(handed.at) < REMEMBERED);
                 if let Some(HandedOn { to, key, .. }) = handed {
                     let (to, key) = (*to, *key);
                     if to == from {
-                        // It was told. Perhaps it has not heard it.
+                        // A notice was sent to it. Perhaps it did not arrive.
                         return true;
                     }
                     if is_sender {
@@ -744,7 +746,7 @@ impl Lines {
                     }
                     return true;
                 }
-                self.at(id).turn = LineTurn::Asking;
+                self.at(id).turn = QueueTurn::Asking;
                 known.iter().for_each(|entry| self.add_entry(id, entry, now));
                 self.at(id).since = now;
                 self.pass(id, now);
@@ -766,7 +768,7 @@ impl Lines {
         entries
     }
 
-    /// Whether a process hears this endpoint. A datagram to a local socket that nobody hears fails at once.
+    /// Whether a process receives at this endpoint. A datagram to a local socket without a receiver fails at once.
     fn is_known(&self, endpoint: NoticeEndpoint, now: Moment) -> bool {
         match endpoint {
             NoticeEndpoint::Local(_) => true,
@@ -813,78 +815,78 @@ impl Lines {
         self.challenged.remove(&nonce)
     }
 
-    fn add_entry(&mut self, id: LineId, entry: &SentEntry, now: Moment) {
+    fn add_entry(&mut self, id: QueueId, entry: &SentEntry, now: Moment) {
         let &SentEntry { endpoint, nonce, waited } = entry;
         if endpoint == self.own {
             return;
         }
         let arrived = earlier(now, waited);
         let has_room = self.entries < ENTRIES_ALL;
-        let line = self.at(id);
-        let before = line.entries.len();
+        let queue = self.at(id);
+        let before = queue.entries.len();
         // One entry for each process.
-        line.entries.retain(|entry| entry.endpoint != endpoint);
-        if line.entries.len() < ENTRIES_MAX && (has_room || line.entries.len() < before) {
-            let place = line.entries.partition_point(|entry| entry.arrived <= arrived);
+        queue.entries.retain(|entry| entry.endpoint != endpoint);
+        if queue.entries.len() < ENTRIES_MAX && (has_room || queue.entries.len() < before) {
+            let index = queue.entries.partition_point(|entry| entry.arrived <= arrived);
             let ends = now.after(ENTRY_LASTS);
-            line.entries.insert(place, LineEntry { endpoint, nonce, arrived, ends });
+            queue.entries.insert(index, QueueEntry { endpoint, nonce, arrived, ends });
         }
-        let after = line.entries.len();
+        let after = queue.entries.len();
         self.entries = self.entries - before + after;
     }
 
-    fn drop_entries(&mut self, id: LineId) -> Vec<LineEntry> {
+    fn drop_entries(&mut self, id: QueueId) -> Vec<QueueEntry> {
         let entries = std::mem::take(&mut self.at(id).entries);
         self.entries -= entries.len();
         entries
     }
 
-    /// Drops these entries of the line, and of what was sent along with the last hand-over.
-    fn drop_entries_of(&mut self, id: LineId, is_dropped: impl Fn(&LineEntry) -> bool) {
-        let line = self.at(id);
-        let before = line.entries.len();
-        line.entries.retain(|entry| !is_dropped(entry));
-        let dropped = before - line.entries.len();
-        if let Some(handed) = &mut line.handed {
+    /// Drops these entries of the queue, and of what was sent along with the last hand-over.
+    fn drop_entries_of(&mut self, id: QueueId, is_dropped: impl Fn(&QueueEntry) -> bool) {
+        let queue = self.at(id);
+        let before = queue.entries.len();
+        queue.entries.retain(|entry| !is_dropped(entry));
+        let dropped = before - queue.entries.len();
+        if let Some(handed) = &mut queue.handed {
             handed.rest.retain(|entry| !is_dropped(entry));
         }
         self.entries -= dropped;
         self.set_timer(id);
     }
 
-    /// Ends the turn of this process, which did not get the lock. Returns the line that it had.
-    fn give_up(&mut self, id: LineId, now: Moment) -> Vec<LineEntry> {
+    /// Ends the turn of this process, which did not get the lock. Returns the queue that it had.
+    fn give_up(&mut self, id: QueueId, now: Moment) -> Vec<QueueEntry> {
         match self.at(id).turn {
-            LineTurn::Asking => {
+            QueueTurn::Asking => {
                 let entries = self.drop_entries(id);
                 self.set_free(id, now);
                 entries
             }
-            LineTurn::Held(_) | LineTurn::Yields(_) | LineTurn::Free(_) => Vec::new(),
+            QueueTurn::Held(_) | QueueTurn::Yields(_) | QueueTurn::Free(_) => Vec::new(),
         }
     }
 
-    /// Tells the first process of the line, and gives it the rest.
-    fn pass(&mut self, id: LineId, now: Moment) {
+    /// Notifies the first process of the queue, and gives it the rest.
+    fn pass(&mut self, id: QueueId, now: Moment) {
         let mut entries = self.drop_entries(id);
         let own = self.own;
         if let Some(OwnWait { arrived, nonce, .. }) = self.at(id).wait {
-            let place = entries.partition_point(|entry| entry.arrived <= arrived);
+            let index = entries.partition_point(|entry| entry.arrived <= arrived);
             let ends = now.after(ENTRY_LASTS);
-            entries.insert(place, LineEntry { endpoint: own, nonce, arrived, ends });
+            entries.insert(index, QueueEntry { endpoint: own, nonce, arrived, ends });
         }
         self.set_free(id, now);
         self.pass_to_first(id, entries, now);
     }
 
-    fn pass_again(&mut self, id: LineId, now: Moment) {
+    fn pass_again(&mut self, id: QueueId, now: Moment) {
         let Some(handed) = self.at(id).handed.take() else { return };
         self.handed.remove(&handed.key);
         self.pass_to_first(id, handed.rest, now);
         self.set_timer(id);
     }
 
-    fn pass_to_first(&mut self, id: LineId, mut entries: Vec<LineEntry>, now: Moment) {
+    fn pass_to_first(&mut self, id: QueueId, mut entries: Vec<QueueEntry>, now: Moment) {
         // Our own waiter may have left meanwhile.
         let nonce = self.at(id).wait.as_ref().map(|wait| wait.nonce);
         let own = self.own;
@@ -897,10 +899,10 @@ impl Lines {
         if first.endpoint == own {
             self.forget_wait(id);
             self.entries += entries.len();
-            let line = self.at(id);
-            line.turn = LineTurn::Asking;
-            line.entries = entries;
-            let name = line.name.clone();
+            let queue = self.at(id);
+            queue.turn = QueueTurn::Asking;
+            queue.entries = entries;
+            let name = queue.name.clone();
             self.effects.push(Effect::Ask(name, now.since(since)));
             return;
         }
@@ -908,20 +910,20 @@ impl Lines {
         let sent = sent(&entries, now);
         let ask = Datagram::Ask { nonce: first.nonce, key, age: now.since(since), entries: sent };
         self.effects.push(Effect::Send(first.endpoint, ask));
-        let handed = HandedOn { to: first.endpoint, key, at: now, is_heard: false, rest: entries };
-        let line = self.at(id);
-        if let Some(wait) = &mut line.wait {
+        let handed = HandedOn { to: first.endpoint, key, at: now, is_received: false, rest: entries };
+        let queue = self.at(id);
+        if let Some(wait) = &mut queue.wait {
             wait.with = Some((first.endpoint, key));
-            // It is told with the line, so it need not be sent.
+            // It goes with the queue, so it need not be sent.
             (wait.is_acknowledged, wait.send_again) = (true, now.after(RENEW));
         }
-        let before = line.handed.replace(handed);
+        let before = queue.handed.replace(handed);
         self.forget_handed(before);
         self.handed.insert(key, id);
         self.set_timer(id);
     }
 
-    fn handed_to(&mut self, key: u64, from: NoticeEndpoint) -> Option<(LineId, &mut HandedOn)> {
+    fn handed_to(&mut self, key: u64, from: NoticeEndpoint) -> Option<(QueueId, &mut HandedOn)> {
         let &id = self.handed.get(&key)?;
         let handed = self.at(id).handed.as_mut()?;
         (handed.to == from).then_some((id, handed))
@@ -933,18 +935,18 @@ impl Lines {
         }
     }
 
-    fn set_timer(&mut self, id: LineId) {
-        let line = self.at(id);
-        let yields = match line.turn {
-            LineTurn::Yields(until) => Some(until),
-            LineTurn::Held(_) | LineTurn::Asking | LineTurn::Free(_) => None,
+    fn set_timer(&mut self, id: QueueId) {
+        let queue = self.at(id);
+        let yields = match queue.turn {
+            QueueTurn::Yields(until) => Some(until),
+            QueueTurn::Held(_) | QueueTurn::Asking | QueueTurn::Free(_) => None,
         };
         let handed =
-            line.handed.as_ref().filter(|handed| !handed.is_heard).map(|handed| handed.at.after(ANSWER));
-        let wait = line.wait.as_ref().map(|wait| wait.send_again).filter(|at| *at != Moment::NEVER);
-        let ends = line.entries.iter().map(|entry| entry.ends).min();
+            queue.handed.as_ref().filter(|handed| !handed.is_received).map(|handed| handed.at.after(ANSWER));
+        let wait = queue.wait.as_ref().map(|wait| wait.send_again).filter(|at| *at != Moment::NEVER);
+        let ends = queue.entries.iter().map(|entry| entry.ends).min();
         let at = [yields, handed, wait, ends].into_iter().flatten().min();
-        let before = std::mem::replace(&mut line.timer, at);
+        let before = std::mem::replace(&mut queue.timer, at);
         if before != at {
             before.map(|before| self.timers.remove(&(before, id)));
             at.map(|at| self.timers.insert((at, id)));
@@ -958,8 +960,8 @@ fn earlier(now: Moment, ago: Duration) -> Moment {
     Moment::from_nanos(now.as_nanos().saturating_sub(nanos))
 }
 
-fn sent(entries: &[LineEntry], now: Moment) -> Vec<SentEntry> {
-    let sent = |entry: &LineEntry| SentEntry {
+fn sent(entries: &[QueueEntry], now: Moment) -> Vec<SentEntry> {
+    let sent = |entry: &QueueEntry| SentEntry {
         endpoint: entry.endpoint,
         nonce: entry.nonce,
         waited: now.since(entry.arrived),
