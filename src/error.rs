@@ -366,6 +366,14 @@ impl Error {
         Error::InvalidArgument { what, value: quoted(value.as_ref()), allowed: allowed.into() }
     }
 
+    /// Returns an error of a check with the name and the text that were typed.
+    pub(crate) fn as_typed(self, what: &'static str, text: &str) -> Error {
+        match self {
+            Error::InvalidArgument { allowed, .. } => Error::invalid(what, text, allowed),
+            error => error,
+        }
+    }
+
     pub(crate) fn context(self, doing: impl Into<String>) -> Error {
         Error::Context { doing: doing.into(), source: Arc::new(self) }
     }

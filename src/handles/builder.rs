@@ -261,10 +261,15 @@ impl Builder {
         let client = options.take("client");
         let farm = options.take("farm");
         let purpose = options.take("purpose");
-        let durations =
-            ["ttl", "wait", "retry", "timeout", "latch_ttl", "poll", "lock_delay", "linger", "history"];
-        let [ttl, wait, retry, timeout, latch_ttl, poll, lock_delay, linger, history] =
-            durations.map(|key| options.take_duration(key));
+        let ttl = options.take_checked("ttl", checked_ttl)?;
+        let wait = options.take_duration("wait")?;
+        let retry = options.take_checked("retry", checked_retry)?;
+        let timeout = options.take_checked("timeout", checked_timeout)?;
+        let lock_delay = options.take_checked("lock_delay", checked_lock_delay)?;
+        let history = options.take_checked("history", checked_history)?;
+        let linger = options.take_checked("linger", checked_linger)?;
+        let latch_ttl = options.take_checked("latch_ttl", checked_ttl)?;
+        let poll = options.take_checked("poll", checked_poll)?;
         let strict = options.take_flag("strict")?.unwrap_or(false);
         let dies_with_process = options.take_flag("dies_with_process")?;
         let background_threads = options.take_number("background_threads", 0, usize::MAX)?;
@@ -276,19 +281,19 @@ impl Builder {
         let settings = Settings {
             client: self.client.or(client).unwrap_or_default(),
             farm: self.farm.or(farm),
-            ttl: checked_ttl(self.ttl.or(ttl?).unwrap_or(DEFAULT_TTL))?,
-            wait: self.wait.or(wait?).unwrap_or(DEFAULT_WAIT),
-            retry: checked_retry(self.retry.or(retry?).unwrap_or(DEFAULT_RETRY))?,
-            timeout: checked_timeout(self.timeout.or(timeout?).unwrap_or(DEFAULT_TIMEOUT))?,
+            ttl: checked_ttl(self.ttl.or(ttl).unwrap_or(DEFAULT_TTL))?,
+            wait: self.wait.or(wait).unwrap_or(DEFAULT_WAIT),
+            retry: checked_retry(self.retry.or(retry).unwrap_or(DEFAULT_RETRY))?,
+            timeout: checked_timeout(self.timeout.or(timeout).unwrap_or(DEFAULT_TIMEOUT))?,
             clock_margin_ppm: checked_clock_margin(clock_margin_ppm)?,
-            lock_delay: checked_lock_delay(self.lock_delay.or(lock_delay?).unwrap_or(DEFAULT_LOCK_DELAY))?,
-            history: checked_history(self.history.or(history?).unwrap_or(DEFAULT_HISTORY))?,
-            linger: checked_linger(self.linger.or(linger?).unwrap_or(DEFAULT_LINGER))?,
+            lock_delay: checked_lock_delay(self.lock_delay.or(lock_delay).unwrap_or(DEFAULT_LOCK_DELAY))?,
+            history: checked_history(self.history.or(history).unwrap_or(DEFAULT_HISTORY))?,
+            linger: checked_linger(self.linger.or(linger).unwrap_or(DEFAULT_LINGER))?,
             dies_with_process: self.dies_with_process.or(dies_with_process).unwrap_or(false),
             names: self.names.or(names).unwrap_or_default(),
             purpose: self.purpose.or(purpose).unwrap_or_default(),
-            latch_ttl: checked_ttl(self.latch_ttl.or(latch_ttl?).unwrap_or(DEFAULT_LATCH_TTL))?,
-            poll: checked_poll(self.poll.or(poll?).unwrap_or(DEFAULT_POLL))?,
+            latch_ttl: checked_ttl(self.latch_ttl.or(latch_ttl).unwrap_or(DEFAULT_LATCH_TTL))?,
+            poll: checked_poll(self.poll.or(poll).unwrap_or(DEFAULT_POLL))?,
             background_threads: checked_background_threads(
                 self.background_threads.or(background_threads).unwrap_or(DEFAULT_BACKGROUND_THREADS),
             )?,

@@ -90,7 +90,7 @@ impl Table {
         let number = |found: Option<usize>, otherwise: usize| found.unwrap_or(otherwise);
         let (most, otherwise) = endpoint.value_bytes();
         let max_value = number(options.take_number("max_value", 1, most)?, otherwise);
-        let timeout = options.take_duration("timeout")?.map_or(Ok(DEFAULT_TIMEOUT), checked_timeout)?;
+        let timeout = options.take_checked("timeout", checked_timeout)?.unwrap_or(DEFAULT_TIMEOUT);
         let anchor = options.take("anchor").map(|column| Column::from(column.as_str()));
         anchor.as_ref().map_or(Ok(()), Column::check)?;
         // These options are unknown for a gateway, which supports neither `modify` of several columns nor fences.

@@ -65,6 +65,16 @@ impl Options {
         self.take(key).map(|text| parse_duration(key, &text)).transpose()
     }
 
+    /// Takes a duration and checks it. An error has the key and the text as it was typed.
+    pub(crate) fn take_checked(
+        &mut self,
+        key: &'static str,
+        check: impl Fn(Duration) -> Result<Duration>,
+    ) -> Result<Option<Duration>> {
+        let Some(text) = self.take(key) else { return Ok(None) };
+        check(parse_duration(key, &text)?).map(Some).map_err(|error| error.as_typed(key, &text))
+    }
+
     pub(crate) fn take_flag(&mut self, key: &'static str) -> Result<Option<bool>> {
         match self.take(key).as_deref() {
             None => Ok(None),
@@ -146,6 +156,14 @@ impl Options {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_of_a_check_repeats_the_option_and_the_text_as_they_were_typed() {
+        let mut options = Options::default();
+        options.insert("connect_timeout".into(), "500d".into()).unwrap();
+        let error = options.take_checked("connect_timeout", crate::settings::config::checked_timeout);
+        assert_eq!(error.unwrap_err().to_string(), "connect_timeout \"500d\" is not allowed: 10ms to 10m");
+    }
 
     #[test]
     fn a_duration_needs_a_unit_and_never_overflows() {

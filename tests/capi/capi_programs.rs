@@ -59,7 +59,7 @@ impl Place {
         self.cpp_of(compiler, "tour", link, flags)
     }
 
-    fn cpp_of(&self, compiler: &str, name: &str, link: Link, flags: &[&str]) -> PathBuf {
+    pub(super) fn cpp_of(&self, compiler: &str, name: &str, link: Link, flags: &[&str]) -> PathBuf {
         let out = self.dir.path().join(format!("{name}-{compiler}"));
         let mut command = Command::new(compiler);
         command.args(["-std=c++17", "-pedantic", "-Wall", "-Wextra", "-Werror", "-g"]).args(flags);

@@ -4,6 +4,8 @@
 mod capi_go;
 mod capi_header;
 mod capi_languages;
+#[cfg(all(feature = "embedded", feature = "hbase", feature = "gateway", feature = "aerospike"))]
+mod capi_messages;
 mod capi_metrics;
 #[cfg(feature = "cli")]
 mod capi_own_build;

@@ -73,7 +73,7 @@ impl Setup {
         mut options: Options,
     ) -> Result<(Setup, Duration)> {
         checked_set(namespace, set)?;
-        let timeout = checked_timeout(options.take_duration("timeout")?.unwrap_or(DEFAULT_TIMEOUT))?;
+        let timeout = options.take_checked("timeout", checked_timeout)?.unwrap_or(DEFAULT_TIMEOUT);
         let known = store_option::aerospike_records();
         Ok((Setup::of(hosts, namespace, set, true, options, &known)?, timeout))
     }
@@ -91,7 +91,8 @@ impl Setup {
         let alternate = one_of(&mut options, "services_alternate", &[("off", false), ("on", true)])?;
         let plain = one_of(&mut options, "plain_credentials", &[("refuse", false), ("allow", true)])?;
         let pool = options.take_number("pool", 1, 256)?.unwrap_or(POOL_DEFAULT);
-        let connect_timeout = options.take_duration("connect_timeout")?.unwrap_or(CONNECT_TIMEOUT_DEFAULT);
+        let connect_timeout =
+            options.take_checked("connect_timeout", checked_timeout)?.unwrap_or(CONNECT_TIMEOUT_DEFAULT);
         let certified = options.has("tls_cert");
         let security = tls::security(&mut options)?;
         let tls_name = options.take("tls_name");
@@ -108,7 +109,7 @@ impl Setup {
             fenced,
             strong_consistency: strong,
             pool,
-            connect_timeout: checked_timeout(connect_timeout)?,
+            connect_timeout,
             services_alternate: alternate,
             login,
             security,

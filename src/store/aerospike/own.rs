@@ -398,11 +398,10 @@ fn replaced(written: Result<Written>) -> Reply {
 
 /// Takes the option `slack`.
 pub(super) fn take_slack(options: &mut Options) -> Result<Option<Duration>> {
-    let slack = options.take_duration("slack")?;
-    match slack.filter(|slack| *slack > SLACK_MAX) {
-        Some(slack) => Err(Error::invalid("slack", format!("{slack:?}"), "0ms to 1m")),
-        None => Ok(slack),
-    }
+    options.take_checked("slack", |slack| match slack > SLACK_MAX {
+        true => Err(Error::invalid("slack", format!("{slack:?}"), "0ms to 1m")),
+        false => Ok(slack),
+    })
 }
 
 /// Refuses the option `fence`, which belongs to the layout `java`.

@@ -6,7 +6,7 @@ use super::address::Address;
 use super::channel::Security;
 use crate::error::{Error, Result};
 use crate::settings::config::checked_timeout;
-use crate::settings::options::{Options, parse_duration};
+use crate::settings::options::Options;
 use crate::settings::store_option::StoreOption;
 use crate::store::address::described;
 use crate::store::tls;
@@ -29,10 +29,8 @@ impl NativeSetup {
         mut options: Options,
         known: &[StoreOption],
     ) -> Result<NativeSetup> {
-        let connect_timeout = options
-            .take("connect_timeout")
-            .map_or(Ok(CONNECT_TIMEOUT_DEFAULT), |text| parse_duration("connect_timeout", &text))
-            .and_then(checked_timeout)?;
+        let connect_timeout =
+            options.take_checked("connect_timeout", checked_timeout)?.unwrap_or(CONNECT_TIMEOUT_DEFAULT);
         let user = options.take("user").unwrap_or_else(login);
         let security = tls::security(&mut options)?;
         options.finish(known)?;

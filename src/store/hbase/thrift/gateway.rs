@@ -13,7 +13,8 @@ use super::pool::{Pool, PoolShare};
 use super::wire::ThriftClient;
 use crate::error::{Error, Result};
 use crate::runtime::time::{self, Deadline, jittered};
-use crate::settings::options::{Options, parse_duration};
+use crate::settings::config::checked_timeout;
+use crate::settings::options::Options;
 use crate::settings::store_option::{self, StoreOption};
 use crate::store::address::described;
 use crate::store::first_contact::{FirstContact, NoAnswer, Service};
@@ -85,17 +86,15 @@ impl Gateway {
         known: &[StoreOption],
     ) -> Result<Gateway> {
         let size = options.take_number("pool", 1, 1024)?.unwrap_or(POOL_DEFAULT);
-        let connect_timeout = options
-            .take("connect_timeout")
-            .map_or(Ok(CONNECT_TIMEOUT_DEFAULT), |text| parse_duration("connect_timeout", &text))
-            .and_then(crate::settings::config::checked_timeout)?;
+        let connect_timeout =
+            options.take_checked("connect_timeout", checked_timeout)?.unwrap_or(CONNECT_TIMEOUT_DEFAULT);
         let pause = match content {
             Content::Rows => None,
             Content::Locks | Content::OwnLocks | Content::Latches => {
-                options.take_duration("gateway_pause")?
+                options.take_checked("gateway_pause", checked_pause)?
             }
         };
-        let pause = pause.map_or(Ok(PAUSE_DEFAULT), checked_pause)?;
+        let pause = pause.unwrap_or(PAUSE_DEFAULT);
         options.finish(known)?;
         Ok(Gateway {
             uri: format!("hbase+thrift://{}/{table}", described(address)),
@@ -149,8 +148,9 @@ impl Gateway {
         (by, parts): (Deadline, u32),
         request: impl Fn(&mut ThriftClient) -> thrift::Result<T>,
     ) -> Result<T> {
-        if kind != RequestKind::Read && !self.contact.has_answered() {
-            // A change must not be the first thing that a stranger is asked for: it would be in doubt.
+        if !self.contact.has_answered() {
+            // A change must not be the first thing that a stranger is asked for: it would be in doubt. The answer of a
+            // stranger to a read cannot be understood.
             self.greet(by)?;
         }
         let share = PoolShare { table: self.content, first: row.and_then(|row| row.first().copied()) };
