@@ -645,7 +645,7 @@ struct HistoryEntry {
 };
 
 // Those that wait for a lock, as far as its holder knows them. See dlm_lock_waiting().
-struct WaitingLine {
+struct Waiters {
     std::uint64_t threads, processes;
     std::int64_t longest_ms;
 };
@@ -716,13 +716,13 @@ class Lock {
         return Seen(seen);
     }
     // Asks the holder who waits. Empty if the lock is free or the holder does not answer: see dlm_lock_waiting().
-    [[nodiscard]] std::optional<WaitingLine> waiting() const {
+    [[nodiscard]] std::optional<Waiters> waiting() const {
         detail::ErrorOut error;
         bool known = false;
-        WaitingLine line{};
+        Waiters waiters{};
         error.check(
-            dlm_lock_waiting(get(), &known, &line.threads, &line.processes, &line.longest_ms, error));
-        return known ? std::optional(line) : std::nullopt;
+            dlm_lock_waiting(get(), &known, &waiters.threads, &waiters.processes, &waiters.longest_ms, error));
+        return known ? std::optional(waiters) : std::nullopt;
     }
     // The newest entries of the lock's history, the newest first: see dlm_lock_history().
     [[nodiscard]] std::vector<HistoryEntry> history(std::uint64_t since_ms = 0, std::size_t most = 256) const {

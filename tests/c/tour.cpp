@@ -117,8 +117,8 @@ static dlm::Lease finished(const dlm::Pending &pending) {
 // Waits until the holder of the lock says that one thread of its process waits.
 static void one_waits(const dlm::Lock &lock) {
     for (int tries = 0; tries < 3000; tries++) {
-        const std::optional<dlm::Waiters> line = lock.waiting();
-        if (line && line->threads == 1 && line->processes == 0 && line->longest_ms > 0)
+        const std::optional<dlm::Waiters> waiters = lock.waiting();
+        if (waiters && waiters->threads == 1 && waiters->processes == 0 && waiters->longest_ms > 0)
             return;
         std::this_thread::sleep_for(20ms);
     }
