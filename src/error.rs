@@ -367,7 +367,7 @@ impl Error {
     }
 
     /// Returns an error of a check with the name and the text that were typed.
-    pub(crate) fn as_typed(self, what: &'static str, text: &str) -> Error {
+    pub(crate) fn with_input(self, what: &'static str, text: &str) -> Error {
         match self {
             Error::InvalidArgument { allowed, .. } => Error::invalid(what, text, allowed),
             error => error,

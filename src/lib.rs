@@ -119,7 +119,7 @@ pub use events::metrics::MetricsSink;
 #[cfg(feature = "tracing")]
 pub use events::tracing_sink::TracingSink;
 pub use handles::acquire_options::AcquireOptions;
-pub use handles::break_holder::{Broken, Seen};
+pub use handles::break_holder::{Broken, Inspected};
 pub use handles::builder::Builder;
 pub use handles::election::{Election, Leader, Leadership, Observed, Observer};
 pub use handles::latch::{AwaitOptions, Latch, LatchKind, LatchWatch};

@@ -120,7 +120,7 @@ pub unsafe extern "C" fn dlm_lock_list_inspection(
                 Failure::invalid(format!("index {index} is not allowed: below {}", list.locks.len()))
             })?;
             let ListedLock { holder, fence, layout, .. } = lock.clone();
-            Ok(dlm_inspection::of(&Inspection { holder, fence, layout, seen: None }))
+            Ok(dlm_inspection::of(&Inspection { holder, fence, layout, grant: None }))
         })
     }
 }

@@ -11,18 +11,18 @@ use super::inspection::{dlm_inspection, inspected};
 use super::lock::dlm_lock;
 use super::process::{Handle, PerProcess, find, free, into_handle};
 use super::status::dlm_status;
-use crate::Seen;
+use crate::Inspected;
 
 /// What a process has seen of a lock: the holder, and which grant it is.
 pub struct dlm_seen(());
 
-static SEEN: PerProcess<HandleTable<Seen>> = PerProcess::new();
+static SEEN: PerProcess<HandleTable<Inspected>> = PerProcess::new();
 
 impl Handle for dlm_seen {
-    type Object = Seen;
+    type Object = Inspected;
     const NAME: &str = "dlm_seen";
     const KIND: u8 = 20;
-    fn table() -> &'static PerProcess<HandleTable<Seen>> {
+    fn table() -> &'static PerProcess<HandleTable<Inspected>> {
         &SEEN
     }
 }
@@ -38,7 +38,7 @@ pub unsafe extern "C" fn dlm_lock_see(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { answer("seen_out", seen_out, error_out, || into_handle(find(lock)?.see()?)) }
+    unsafe { answer("seen_out", seen_out, error_out, || into_handle(find(lock)?.inspected()?)) }
 }
 
 /// Writes what was seen to `*inspection_out`, as dlm_lock_inspect() does. Never blocks.

@@ -15,7 +15,7 @@ use crate::cli::{open, output};
 pub(crate) fn break_lock(global: &Global, args: &Break) -> CommandOutcome {
     let manager = open::manager(global, None, "break")?;
     let lock = open::named_lock(&manager, global, &args.lock)?;
-    let seen = lock.see()?;
+    let seen = lock.inspected()?;
     let Some(holder) = &seen.inspection().holder else {
         let text = format!("lock {} is free", lock.name());
         output::show(&if global.json {

@@ -27,7 +27,7 @@ use crate::names::holder::{Identity, PART_BYTES_MAX};
 use crate::names::lock_name::LockName;
 use crate::runtime::time::Deadline;
 use crate::session::Session;
-use crate::store::{Acquired, Attempt, HistoryOf, Inspection, Released, SeenRecord};
+use crate::store::{Acquired, Attempt, GrantRecord, HistoryOf, Inspection, Released};
 
 /// How long the history keeps the entry of a broken lock at least.
 pub(crate) const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -38,14 +38,14 @@ const OWN_TTL: Duration = Duration::from_secs(10);
 /// What the record of our own grant says, before the reason.
 const PURPOSE: &str = "breaks the lock: ";
 
-/// The holder of a lock at the moment of [`Lock::see`](crate::Lock::see).
-pub struct Seen {
+/// The holder of a lock at the moment of [`Lock::inspected`](crate::Lock::inspected).
+pub struct Inspected {
     session: Arc<Session>,
     name: LockName,
     inspection: Inspection,
 }
 
-/// A lock that was broken, returned by [`Seen::break_holder`].
+/// A lock that was broken, returned by [`Inspected::break_holder`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Broken {
@@ -58,9 +58,9 @@ pub struct Broken {
     pub is_recorded: bool,
 }
 
-impl Seen {
-    pub(crate) fn new(session: &Arc<Session>, name: &LockName, inspection: Inspection) -> Seen {
-        Seen { session: Arc::clone(session), name: name.clone(), inspection }
+impl Inspected {
+    pub(crate) fn new(session: &Arc<Session>, name: &LockName, inspection: Inspection) -> Inspected {
+        Inspected { session: Arc::clone(session), name: name.clone(), inspection }
     }
 
     /// Returns the holder and the last fence.
@@ -94,12 +94,12 @@ impl Seen {
     }
 }
 
-impl fmt::Debug for Seen {
+impl fmt::Debug for Inspected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Without the record, which is a secret.
         let Inspection { holder, fence, .. } = &self.inspection;
         let name = self.name.to_string();
-        f.debug_struct("Seen")
+        f.debug_struct("Inspected")
             .field("lock", &name)
             .field("holder", holder)
             .field("fence", fence)
@@ -115,15 +115,15 @@ fn break_holder(
 ) -> Result<Option<Broken>> {
     let refused = |allowed: &str| Error::invalid("lock to break", name.to_string(), allowed);
     let holder = seen.holder.as_ref().ok_or_else(|| refused("a lock that was held when it was inspected"))?;
-    let Some(record) = &seen.seen else {
+    let Some(record) = &seen.grant else {
         return Err(refused(
             "a lock whose record can be distinguished from that of a later holder. This one has no owner token, so it is not of this \
              library, and its store has no time of the write to compare (use hbase:// instead of hbase+thrift://)",
         ));
     };
     let grant = match record {
-        SeenRecord::Ours(owner_record) => session.store.grant_number(owner_record).unwrap_or_default(),
-        SeenRecord::Stamped(_) => 0,
+        GrantRecord::Ours(owner_record) => session.store.grant_number(owner_record).unwrap_or_default(),
+        GrantRecord::Stamped(_) => 0,
     };
     let entry = HistoryEntry {
         text: reason.to_owned(),
@@ -135,8 +135,8 @@ fn break_holder(
     let (is_in_grant, is_recorded) = record_break(session, name, grant, &entry);
     let by = Deadline::after(session.settings.timeout);
     let released = match record {
-        SeenRecord::Ours(owner_record) => session.store.release_broken(name, owner_record, by),
-        SeenRecord::Stamped(stamp) => session.store.release_stamped(name, stamp, by),
+        GrantRecord::Ours(owner_record) => session.store.release_broken(name, owner_record, by),
+        GrantRecord::Stamped(stamp) => session.store.release_stamped(name, stamp, by),
     };
     let has_gone = match &released {
         Ok(Released::Freed | Released::Gone) => false,

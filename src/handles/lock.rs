@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::error::{Error, Result};
 use crate::handles::acquire::{self, AcquireTerms};
 use crate::handles::acquire_options::AcquireOptions;
-use crate::handles::break_holder::Seen;
+use crate::handles::break_holder::Inspected;
 use crate::handles::lease::Lease;
 use crate::handles::pending::Pending;
 use crate::names::history_entry::HistoryEntry;
@@ -177,12 +177,12 @@ impl Lock {
         self.session.store.inspect(&self.name, Deadline::after(self.session.settings.timeout))
     }
 
-    /// Reads who holds the lock, for [`Seen::break_holder`]. Blocks for one or two reads of the store.
+    /// Reads who holds the lock, for [`Inspected::break_holder`]. Blocks for one or two reads of the store.
     ///
     /// # Errors
     /// Those of [`inspect`](Lock::inspect).
-    pub fn see(&self) -> Result<Seen> {
-        Ok(Seen::new(&self.session, &self.name, self.inspect()?))
+    pub fn inspected(&self) -> Result<Inspected> {
+        Ok(Inspected::new(&self.session, &self.name, self.inspect()?))
     }
 
     /// Asks the holder of the lock who waits for it. `None` if the lock is free, or if the holder has no

@@ -31,7 +31,7 @@ use crate::store::{ListCursor, LockPage, LockQuery, StoreCounters};
 /// Any number of threads may use it. It starts background threads when a request is in doubt or a latch is
 /// waited for: two at most by default, named `dlm-bg-1` and so on. See
 /// [`Builder::background_threads`](crate::Builder::background_threads). [`close`](LockManager::close) releases
-/// all held leases and joins these threads. Dropping the last clone, [`Lock`], [`Lease`], [`Seen`](crate::Seen), [`Latch`]
+/// all held leases and joins these threads. Dropping the last clone, [`Lock`], [`Lease`], [`Inspected`](crate::Inspected), [`Latch`]
 /// and [`LatchWatch`](crate::LatchWatch) joins them too, which blocks for a few seconds, and for up to one store
 /// time-out if a read of latches is under way. At most 8 threads ask the store for acquisitions that do not block, see
 /// [`Lock::start`].

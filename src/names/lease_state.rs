@@ -47,7 +47,7 @@ pub enum LostReason {
     /// The time ran out while this process did not run, so that nothing could renew the lease: it was stopped or
     /// starved of CPU, or the machine was suspended.
     ProcessStopped = 4,
-    /// An operator broke the lock: see [`Seen::break_holder`](crate::Seen::break_holder). The error says who, and why.
+    /// An operator broke the lock: see [`Inspected::break_holder`](crate::Inspected::break_holder). The error says who, and why.
     Broken = 5,
     /// The end of the lease is not known here, because its token comes from another machine, from before a restart, from
     /// another time namespace, or from an older version. A renewal makes it known.

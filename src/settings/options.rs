@@ -72,7 +72,7 @@ impl Options {
         check: impl Fn(Duration) -> Result<Duration>,
     ) -> Result<Option<Duration>> {
         let Some(text) = self.take(key) else { return Ok(None) };
-        check(parse_duration(key, &text)?).map(Some).map_err(|error| error.as_typed(key, &text))
+        check(parse_duration(key, &text)?).map(Some).map_err(|error| error.with_input(key, &text))
     }
 
     pub(crate) fn take_flag(&mut self, key: &'static str) -> Result<Option<bool>> {

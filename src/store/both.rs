@@ -37,8 +37,8 @@ use crate::store::layout::Layout;
 use crate::store::remote::resolve::{Doubt, Pauses, part, until_answered};
 use crate::store::remote::{CLEAN_UP, ROUNDS, Register, RemoteStore, Reply, contended};
 use crate::store::{
-    Acquired, Attempt, Grant, HistoryStore, Inspection, LatchStore, ListCursor, LockPage, LockQuery,
-    LockStore, Released, Renewal, Renewed, SeenRecord,
+    Acquired, Attempt, Grant, GrantRecord, HistoryStore, Inspection, LatchStore, ListCursor, LockPage,
+    LockQuery, LockStore, Released, Renewal, Renewed,
 };
 
 /// First byte of the cursor of a list, by the layout whose locks are read.
@@ -94,8 +94,8 @@ impl OwnerParts {
         OwnerParts { java: None, own: Some(own) }
     }
 
-    fn seen(&self) -> SeenRecord {
-        SeenRecord::Ours(self.encode())
+    fn seen(&self) -> GrantRecord {
+        GrantRecord::Ours(self.encode())
     }
 
     /// Encodes `tag:u8 java_len:u16 java own`. A record without bytes is a missing one.
@@ -467,20 +467,20 @@ impl<B: LayoutBridge> LockStore for BothStore<B> {
             (Some(java), Some(own)) => java.identity == own.identity,
             _ => true,
         };
-        let seen = match (java.seen, own.seen) {
-            (Some(SeenRecord::Ours(java)), Some(SeenRecord::Ours(own))) if is_one_holder => {
+        let grant = match (java.grant, own.grant) {
+            (Some(GrantRecord::Ours(java)), Some(GrantRecord::Ours(own))) if is_one_holder => {
                 Some(OwnerParts { java: Some(java), own: Some(own) }.seen())
             }
-            (Some(SeenRecord::Ours(java)), _) => Some(OwnerParts::of_java(java).seen()),
+            (Some(GrantRecord::Ours(java)), _) => Some(OwnerParts::of_java(java).seen()),
             // Of a Java client. It holds no lock of the layout `own`.
             (Some(stamped), _) => Some(stamped),
-            (None, Some(SeenRecord::Ours(own))) if java.holder.is_none() => {
+            (None, Some(GrantRecord::Ours(own))) if java.holder.is_none() => {
                 Some(OwnerParts::of_own(own).seen())
             }
             (None, _) => None,
         };
         let holder = java.holder.or(own.holder);
-        Ok(Inspection { holder, fence, layout: Some(Layout::Both.name()), seen })
+        Ok(Inspection { holder, fence, layout: Some(Layout::Both.name()), grant })
     }
 
     fn release_stamped(&self, name: &LockName, stamp: &[u8], by: Deadline) -> Result<Released> {

@@ -102,14 +102,14 @@ pub struct Inspection {
     pub fence: Option<Fence>,
     /// The layout in which the store keeps the lock, if the store has several.
     pub layout: Option<&'static str>,
-    /// The record of the holder, with which [`Seen::break_holder`](crate::Seen::break_holder) breaks just this grant. `None`
+    /// The record of the holder, with which [`Inspected::break_holder`](crate::Inspected::break_holder) breaks just this grant. `None`
     /// if the lock is free, or if the store cannot distinguish one grant of this holder from another.
-    pub seen: Option<SeenRecord>,
+    pub grant: Option<GrantRecord>,
 }
 
 /// The record of one grant, as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SeenRecord {
+pub enum GrantRecord {
     /// A record of this library. Whoever has it can release the lock. Contains a secret.
     Ours(OwnerRecord),
     /// A record without an owner token, such as one of the Java library. The bytes tell when it was written. Only the store
@@ -256,7 +256,7 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
         None
     }
 
-    /// Frees the lock if the record with this stamp holds it: see [`SeenRecord::Stamped`]. Never changes another record.
+    /// Frees the lock if the record with this stamp holds it: see [`GrantRecord::Stamped`]. Never changes another record.
     ///
     /// The check of the stamp and the removal must be one atomic step. If a reply was lost, the answer is as that of
     /// [`release`](LockStore::release). Default: fails with [`Code::InvalidArgument`](crate::Code::InvalidArgument).

@@ -9,8 +9,8 @@ use super::latch_record::LatchRecord;
 use super::latch_record::listener_set::ListenerSet;
 use super::latch_store::check_participant;
 use super::{
-    Acquired, Attempt, Grant, HISTORY_MAX, HistoryOf, HistoryStore, Inspection, LatchNote, LatchStore,
-    ListCursor, ListedLock, LockPage, LockQuery, LockStore, NewLatch, Released, Roster, SeenRecord, Step,
+    Acquired, Attempt, Grant, GrantRecord, HISTORY_MAX, HistoryOf, HistoryStore, Inspection, LatchNote,
+    LatchStore, ListCursor, ListedLock, LockPage, LockQuery, LockStore, NewLatch, Released, Roster, Step,
     Stepped,
 };
 use crate::error::{Error, Result};
@@ -193,9 +193,9 @@ impl LockStore for MemoryStore {
         let record = state.live(name);
         Ok(Inspection {
             fence: record.as_ref().map(|record| record.fence),
-            seen: record
+            grant: record
                 .as_ref()
-                .map(|record| SeenRecord::Ours(OwnerRecord::from_bytes(record.owner.as_bytes().as_slice()))),
+                .map(|record| GrantRecord::Ours(OwnerRecord::from_bytes(record.owner.as_bytes().as_slice()))),
             holder: record.map(|record| record.holder()),
             layout: None,
         })

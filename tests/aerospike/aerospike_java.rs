@@ -74,12 +74,12 @@ fn a_lock_that_java_holds_is_listed_and_broken_and_no_later_grant_of_java_is() {
         for _ in 0..3 {
             assert_eq!(java.ask(&format!("acquire {place} {FARM} 600")), "acquired");
             assert!(unnamed() >= 1, "a record of Java is listed without a name");
-            let before = lock.see().unwrap();
+            let before = lock.inspected().unwrap();
             assert_eq!(java.ask(&format!("release {place}")), "released");
             assert_eq!(before.break_holder("it hangs").unwrap(), None, "a free lock");
             assert_eq!(java.ask(&format!("acquire {place} {FARM} 600")), "acquired");
             assert_eq!(before.break_holder("it hangs").unwrap(), None, "a later grant was broken");
-            let broken = lock.see().unwrap().break_holder("it hangs").unwrap().unwrap();
+            let broken = lock.inspected().unwrap().break_holder("it hangs").unwrap().unwrap();
             assert!(broken.fence > last);
             last = broken.fence;
             let lease = lock.try_acquire().unwrap();

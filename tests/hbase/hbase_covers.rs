@@ -130,7 +130,7 @@ fn a_lease_that_was_broken_is_not_valid_again_after_a_shorter_lease_and_a_flush(
     for stage in &stages {
         stage.in_time(|it| {
             let lease = it.long_lease(&mut peer);
-            let raised = it.lock.see().unwrap().break_holder("it hangs").unwrap().unwrap();
+            let raised = it.lock.inspected().unwrap().break_holder("it hangs").unwrap().unwrap();
             assert!(raised.fence > lease.fence());
             let (last, over) = it.short_lease(&mut peer, crash)?;
             assert!(last > raised.fence);
@@ -167,7 +167,7 @@ fn a_record_of_java_that_was_broken_does_not_come_back() {
     stage.in_time(|it| {
         assert!(peer.acquires(it.table, &it.lock.name().hbase_row(), 600_000));
         it.flush(&mut peer);
-        assert!(it.lock.see().unwrap().break_holder("it hangs").unwrap().is_some());
+        assert!(it.lock.inspected().unwrap().break_holder("it hangs").unwrap().is_some());
         let (_, over) = it.short_lease(&mut peer, crash)?;
         thread::sleep(over.since(Moment::now()));
         it.stays_free(Moment::now());

@@ -252,7 +252,7 @@ fn a_lock_that_java_holds_is_listed_and_broken_and_no_later_grant_of_java_is() {
         listed(false);
         assert!(peer.acquires(table::TABLE, &row, 600_000));
         listed(true);
-        let before = lock.see().unwrap();
+        let before = lock.inspected().unwrap();
         // Java releases and acquires again: the same bytes, another grant.
         peer.releases(table::TABLE, &row);
         // Its own Delete hides what it puts in the same millisecond, and it takes that for a grant.
@@ -261,7 +261,7 @@ fn a_lock_that_java_holds_is_listed_and_broken_and_no_later_grant_of_java_is() {
         });
         assert_eq!(before.break_holder("it hangs").unwrap(), None, "round {round}: a later grant was broken");
         assert!(lock.inspect().unwrap().holder.is_some());
-        let (seen, began) = (lock.see().unwrap(), Moment::now());
+        let (seen, began) = (lock.inspected().unwrap(), Moment::now());
         let broken = seen.break_holder("it hangs").unwrap().unwrap();
         // The grant of the break lasts for 10 s. If the store is slower than that, the break has no fence, and the
         // grant is released in the background.
@@ -278,7 +278,7 @@ fn a_lock_that_java_holds_is_listed_and_broken_and_no_later_grant_of_java_is() {
         watch_until_free(&lock);
         assert!(peer.acquires(table::TABLE, &row, 600_000), "a broken lock is not free for Java");
         // A record that we wrote over it and released: an old version of the same cell stands below the new one.
-        let (seen, began) = (lock.see().unwrap(), Moment::now());
+        let (seen, began) = (lock.inspected().unwrap(), Moment::now());
         assert!(seen.break_holder("it hangs").unwrap().is_some());
         let was_slow = is_slow(began);
         eventually("Java is granted the lock", || {

@@ -392,7 +392,7 @@ fn breaks(stage: &Stage) -> Vec<HistoryKind> {
 fn a_break_in_doubt_that_took_effect_is_told_to_the_holder() {
     let stage = stage();
     let lease = stage.lock.acquire().unwrap();
-    let seen = stage.lock.see().unwrap();
+    let seen = stage.lock.inspected().unwrap();
     stage.store.to_release([Applied(doubt())]);
     assert_eq!(code(seen.break_holder("it hangs")), Code::InDoubt);
     assert!(stage.is_free());
@@ -409,7 +409,7 @@ fn a_break_in_doubt_that_took_effect_is_told_to_the_holder() {
 fn a_break_in_doubt_that_did_not_take_effect_is_no_loss_and_may_be_tried_again() {
     let stage = stage();
     let lease = stage.lock.acquire().unwrap();
-    let seen = stage.lock.see().unwrap();
+    let seen = stage.lock.inspected().unwrap();
     stage.store.to_release([Lie(Err(doubt()))]);
     assert_eq!(code(seen.break_holder("it hangs")), Code::InDoubt);
     lease.renew().unwrap();
@@ -422,7 +422,7 @@ fn a_break_in_doubt_that_did_not_take_effect_is_no_loss_and_may_be_tried_again()
 fn a_break_that_certainly_failed_is_taken_back() {
     let stage = stage();
     let lease = stage.lock.acquire().unwrap();
-    let seen = stage.lock.see().unwrap();
+    let seen = stage.lock.inspected().unwrap();
     stage.store.to_release([Lie(Err(broken()))]);
     assert_eq!(code(seen.break_holder("it hangs")), Code::ConnectionError);
     stage.assert_held(&lease);
@@ -439,7 +439,7 @@ fn a_break_that_certainly_failed_is_taken_back() {
 fn a_break_whose_own_grant_is_in_doubt_leaves_the_lock_free() {
     let stage = stage();
     let lease = stage.lock.acquire().unwrap();
-    let seen = stage.lock.see().unwrap();
+    let seen = stage.lock.inspected().unwrap();
     stage.store.to_acquire(|memory, attempt, doubtful| {
         applied_in_secret(memory, attempt, doubtful);
         Err(doubt())

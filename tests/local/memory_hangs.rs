@@ -227,7 +227,7 @@ fn no_more_locks_stay_than_a_limit() {
     // One without room is released in the store, and its caller is told what that answered.
     let broken = manager.lock("broken", Level::Xdc).unwrap().acquire().unwrap();
     let other = LockManager::builder().store(spy.clone()).client("hangs").open().unwrap();
-    let seen = other.lock("broken", Level::Xdc).unwrap().see().unwrap();
+    let seen = other.lock("broken", Level::Xdc).unwrap().inspected().unwrap();
     assert!(seen.break_holder("it is in the way").unwrap().is_some());
     assert_eq!(broken.release().unwrap_err().code(), Code::LeaseLost);
     let before = spy.calls_of(dlm_testkit::Call::Release);

@@ -24,8 +24,8 @@ use crate::names::text::quoted;
 use crate::runtime::time::{self, Deadline, Moment};
 use crate::store::embedded::lmdb::{Access, Environment, Fault, LIMIT, Reader, Turn, TxnEnd, Writer};
 use crate::store::{
-    Acquired, Attempt, Grant, HistoryStore, Inspection, LatchStore, ListCursor, ListedLock, LivenessStore,
-    LockPage, LockQuery, LockStore, Released, SeenRecord,
+    Acquired, Attempt, Grant, GrantRecord, HistoryStore, Inspection, LatchStore, ListCursor, ListedLock,
+    LivenessStore, LockPage, LockQuery, LockStore, Released,
 };
 
 /// Number of records that the sweep checks with each grant and each new latch. With only one, records of locks that
@@ -529,9 +529,9 @@ impl LockStore for EmbeddedStore {
         let record = self.held(name, by)?;
         Ok(Inspection {
             fence: record.as_ref().map(|record| record.fence),
-            seen: record
+            grant: record
                 .as_ref()
-                .map(|record| SeenRecord::Ours(OwnerRecord::from_bytes(record.owner.as_bytes().as_slice()))),
+                .map(|record| GrantRecord::Ours(OwnerRecord::from_bytes(record.owner.as_bytes().as_slice()))),
             holder: record.map(|record| record.holder()),
             layout: None,
         })

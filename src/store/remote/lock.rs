@@ -69,8 +69,8 @@ use crate::names::lock_name::LockName;
 use crate::names::owner::{OwnerRecord, OwnerToken};
 use crate::runtime::time::{self, Deadline, Moment};
 use crate::store::{
-    Acquired, Attempt, Grant, HistoryStore, Inspection, LatchStore, ListCursor, LiveCounters, LockPage,
-    LockQuery, LockStore, Released, Renewal, Renewed, SeenRecord, StoreCounters,
+    Acquired, Attempt, Grant, GrantRecord, HistoryStore, Inspection, LatchStore, ListCursor, LiveCounters,
+    LockPage, LockQuery, LockStore, Released, Renewal, Renewed, StoreCounters,
 };
 
 /// Stands before the token in a lease from a store that counts in the record, so other layouts refuse it.
@@ -310,15 +310,15 @@ impl<R: Register> LockStore for RemoteStore<R> {
             Standing::Free => None,
             Standing::Held(found) => Some(found),
         };
-        let seen = match found.as_ref().map(|found| &found.record) {
+        let grant = match found.as_ref().map(|found| &found.record) {
             None => None,
-            Some(Some(record)) => Some(SeenRecord::Ours(can.owner_record(record))),
-            Some(None) => self.register.stamp(name, by)?.map(SeenRecord::Stamped),
+            Some(Some(record)) => Some(GrantRecord::Ours(can.owner_record(record))),
+            Some(None) => self.register.stamp(name, by)?.map(GrantRecord::Stamped),
         };
         // After the record, so that the fence is not below that of the holder.
         let fence = if can.counts { self.register.last_count(name, by)?.map(Fence) } else { None };
         let holder = found.map(|found| found.holder());
-        Ok(Inspection { holder, fence, layout: self.register.layout(), seen })
+        Ok(Inspection { holder, fence, layout: self.register.layout(), grant })
     }
 
     fn release_stamped(&self, name: &LockName, stamp: &[u8], by: Deadline) -> Result<Released> {

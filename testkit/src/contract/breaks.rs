@@ -1,4 +1,4 @@
-//! What `Seen::break_holder` promises over every store, and the contract of `dlm::store::HistoryStore`.
+//! What `Inspected::break_holder` promises over every store, and the contract of `dlm::store::HistoryStore`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +26,7 @@ fn broken(site: &Site, holder: &LockManager, id: &str) -> (Lease, dlm::Broken) {
     let lease = holder.lock(id, Level::Xdc).unwrap().acquire().unwrap();
     let breaker = site.manager();
     let lock = breaker.lock(id, Level::Xdc).unwrap();
-    let (seen, began) = (lock.see().unwrap(), Moment::now());
+    let (seen, began) = (lock.inspected().unwrap(), Moment::now());
     let broken = seen.break_holder("it hangs").unwrap().expect("the holder still has it");
     // The grant of the break lasts for 10 s. If the store is slower than that, the break has no fence.
     let is_slow = Moment::now().since(began) >= Duration::from_secs(5);
@@ -74,7 +74,7 @@ pub fn the_holder_of_a_broken_lock_that_is_kept_alive_is_told_why(site: &Site) {
         let (manager, breaker) = (site.manager(), site.manager());
         let lock = manager.lock(&id, Level::Xdc).unwrap();
         let lease = in_time(lock.acquire_with(&AcquireOptions::new().ttl(ttl).keep(Duration::MAX)))?;
-        let seen = breaker.lock(&id, Level::Xdc).unwrap().see().unwrap();
+        let seen = breaker.lock(&id, Level::Xdc).unwrap().inspected().unwrap();
         let is_held = seen.inspection().holder.is_some();
         if !is_held || seen.break_holder("it hangs").unwrap().is_none() {
             assert!(lease.check().is_err(), "a lease that is kept alive has another grant, or none");
@@ -102,7 +102,7 @@ pub fn only_the_grant_that_was_seen_is_broken(site: &Site) {
     let (holder, breaker) = (site.manager(), site.manager());
     let (held, lock) = (holder.lock("a", Level::Xdc).unwrap(), breaker.lock("a", Level::Xdc).unwrap());
     let first = held.acquire().unwrap();
-    let seen = lock.see().unwrap();
+    let seen = lock.inspected().unwrap();
     // The same process holds the lock again: another grant.
     assert!(first.release().unwrap());
     assert_eq!(seen.break_holder("it hangs").unwrap(), None, "a free lock");
@@ -110,7 +110,7 @@ pub fn only_the_grant_that_was_seen_is_broken(site: &Site) {
     assert_eq!(seen.break_holder("it hangs").unwrap(), None, "another grant was broken");
     second.renew().unwrap();
     // A renewal does not make it another grant.
-    let seen = lock.see().unwrap();
+    let seen = lock.inspected().unwrap();
     second.renew_for(2 * HELD).unwrap();
     assert!(seen.break_holder("it hangs").unwrap().is_some());
     assert_told(site, &second, second.renew());
@@ -128,7 +128,7 @@ pub fn a_holder_that_lost_its_lease_otherwise_is_not_told_of_an_older_break(site
     let name = lease.name().clone();
     // Somebody removes the record.
     let seen = site.store().inspect(&name, super::soon()).unwrap();
-    let Some(dlm::store::SeenRecord::Ours(record)) = seen.seen else { panic!("no record") };
+    let Some(dlm::store::GrantRecord::Ours(record)) = seen.grant else { panic!("no record") };
     site.store().release(&name, &record, super::soon()).unwrap();
     assert_eq!(code(lease.renew()), Code::LeaseLost);
     assert_eq!(lease.state(), LeaseState::Lost(LostReason::RecordGone));
@@ -137,10 +137,10 @@ pub fn a_holder_that_lost_its_lease_otherwise_is_not_told_of_an_older_break(site
 pub fn breaks_that_make_no_sense_are_refused(site: &Site) {
     let manager = site.manager();
     let lock = manager.lock("a", Level::Xdc).unwrap();
-    let free = lock.see().unwrap();
+    let free = lock.inspected().unwrap();
     assert_eq!(code(free.break_holder("it hangs")), Code::InvalidArgument);
     let lease = lock.acquire().unwrap();
-    let seen = lock.see().unwrap();
+    let seen = lock.inspected().unwrap();
     for reason in ["", "a\nb", &"x".repeat(256)] {
         assert_eq!(code(seen.break_holder(reason)), Code::InvalidArgument);
     }
@@ -190,7 +190,7 @@ pub fn breaks_under_fire_touch_no_other_grant(site: &Site) {
     };
     let by = Deadline::after(10 * LONG);
     while broke < wanted && !by.passed() {
-        let seen = lock.see().unwrap();
+        let seen = lock.inspected().unwrap();
         if seen.inspection().holder.is_none() {
             continue;
         }
@@ -299,7 +299,7 @@ pub fn a_manager_with_a_history_writes_what_happened_to_its_locks(site: &Site) {
     let lost = lock.acquire().unwrap();
     let breaker = site.manager();
     let seen = breaker.lock("a", Level::Xdc).unwrap();
-    seen.see().unwrap().break_holder("it hangs").unwrap().unwrap();
+    seen.inspected().unwrap().break_holder("it hangs").unwrap().unwrap();
     assert_eq!(code(lost.renew()), Code::LeaseLost);
     // Closing writes what is left.
     manager.close().unwrap();
