@@ -1,6 +1,7 @@
 //! Tests that take long. They run in full only when `DLM_TEST_LONG=1` is set, and say so otherwise.
 
-use std::env;
+use std::sync::Once;
+use std::{env, panic};
 
 use crate::notes;
 
@@ -12,6 +13,7 @@ pub fn is_long() -> bool {
 /// Returns true if this test is left to the long run; the test must then return. It writes a message that the test
 /// harness does not capture.
 pub fn left_to_the_long_run() -> bool {
+    list_panics();
     !is_long() && {
         say("is left to the long run");
         true
@@ -25,6 +27,19 @@ pub fn shortened(part: &str) -> bool {
         say(&format!("does only a part: {part}"));
         true
     }
+}
+
+/// Lists each panic at once. Without this the test harness says why a test failed only at the end of its program, which
+/// in the long run may be an hour later.
+fn list_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let harness = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            notes::list("DLM_TEST_PANICS", &info.to_string());
+            harness(info);
+        }));
+    });
 }
 
 /// The program that runs the tests prints the list at its end, where people read it.
