@@ -186,6 +186,8 @@ fn served<T>(what: &str, call: impl Fn() -> dlm::Result<T>) -> Option<T> {
         match call() {
             Ok(value) => return Some(value),
             Err(error) if error.chain().contains("timed out") => {}
+            // A slow proxy answered with the nonsense, although its rule was deleted meanwhile, or closed the connection.
+            Err(error) if error.code() == Code::InDoubt => {}
             Err(error) if error.code() == Code::LockUnavailable => {
                 thread::sleep(Duration::from_millis(50));
             }
@@ -319,8 +321,10 @@ fn only_this_call_fails(
         let error = outcome.expect_err(what);
         let doubtful = error.code() == Code::InDoubt;
         let is_sent = proxy.hits() > 0;
-        let expected = is_sent && matches!(call, Call::CheckAndPut);
-        assert_eq!(doubtful, expected, "{what}: {}", error.chain());
+        // Otherwise a slow proxy has not read the request yet.
+        if is_sent {
+            assert_eq!(doubtful, matches!(call, Call::CheckAndPut), "{what}: {}", error.chain());
+        }
         assert!(doubtful || error.is_retryable(), "{what}: {}", error.chain());
         assert!(took < timeout + SLACK, "{what}: {took:?}");
         assert!(error.chain().len() < 2000, "{what}: a message of {} bytes", error.chain().len());

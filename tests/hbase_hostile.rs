@@ -299,8 +299,9 @@ fn a_server_that_is_always_busy_is_an_error_by_the_deadline_and_not_a_storm() {
             asked <= 20 * (timeout.as_millis() / TIMEOUT.as_millis()) as usize / 4,
             "asked {asked} times"
         );
-        if asked < 2 {
-            assert!(error.is_retryable(), "{}", error.chain());
+        // On a busy machine the last request gets no answer in time.
+        if asked < 2 || error.code() == Code::InDoubt {
+            assert!(error.is_retryable() || error.code() == Code::InDoubt, "{}", error.chain());
             return None;
         }
         assert_eq!(error.code(), Code::RetriesExhausted, "{}", error.chain());
