@@ -103,8 +103,8 @@ fn renewals(store: &dyn LockStore, size: &Size) -> [f64; 2] {
             .map(|(name, owner_record)| Renewal { name, owner_record, ttl: LONG, alone: false })
             .collect();
         let (begin, mut answers) = (Moment::now(), 0);
-        store.renew_many(&renewals, Deadline::after(LONG), &mut |renewed| {
-            leases[renewed.index].1 = renewed.answer.unwrap().expect("it is ours");
+        store.renew_many(&renewals, Deadline::after(LONG), &mut |at, _, answer| {
+            leases[at].1 = answer.unwrap().expect("it is ours");
             answers += 1;
         });
         times[1].push(millis(begin));

@@ -18,6 +18,7 @@ use dlm::store::LockQuery;
 use dlm::{Level, LockManager, Moment};
 use dlm_fixtures::aerospike::{IN_MEMORY, own_server_or_skip};
 use dlm_fixtures::hbase::{fresh_table, hbase_or_skip};
+use dlm_fixtures::memory::PeakMemory;
 
 const CLIENTS: usize = 100;
 const HELD: usize = 10_000;
@@ -107,15 +108,9 @@ fn list(uri: &str) {
     };
     // Connections are made before.
     let one = count(LockQuery::new().prefix("XDC#client-7#"), HELD / CLIENTS);
-    let before = peak_kib();
+    let memory = PeakMemory::measure();
     let all = count(LockQuery::new(), HELD);
-    println!("{all} {one} {}", (peak_kib() - before) / 1024.0);
-}
-
-fn peak_kib() -> f64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
-    line.trim().trim_end_matches("kB").trim().parse().expect("a number")
+    println!("{all} {one} {}", memory.grown_kib() as f64 / 1024.0);
 }
 
 fn open(uri: &str, client: &str) -> LockManager {

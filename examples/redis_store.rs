@@ -72,11 +72,11 @@ impl Register for Redis {
         let args = [least.as_bytes(), record.as_bytes(), &record.ttl().as_millis().to_string().into_bytes()];
         let answer = self.ask(&[CREATE, COUNT].concat(), create.name, &args, by);
         let created = |number: Vec<u8>| Created { count: as_number(&number), standing: None };
-        Reply::of(answer.map(|number| number.map(created).ok_or(None)))
+        Reply::of(answer, |number| number.map_or(Reply::No(None), |number| Reply::Yes(created(number))))
     }
 
     fn replace(&self, replace: &Replace<'_>, by: Deadline) -> Reply {
-        let Replace { name, expected, record, .. } = *replace;
+        let Replace { name, expected, record, .. } = replace;
         let args =
             [expected.as_bytes(), record.as_bytes(), &record.ttl().as_millis().to_string().into_bytes()];
         Reply::of_bool(self.ask(REPLACE, name, &args, by).map(|answer| answer.is_some()))

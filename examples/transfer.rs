@@ -14,7 +14,8 @@ const BEGIN: i64 = 1_000;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let uri = std::env::args().nth(1).ok_or("usage: transfer hbase://master:16000/table")?;
-    let table = Table::open(&format!("{uri}?timeout=1m"))?;
+    // All threads change one row, and one of them may lose each race for long: the time is the limit, not the tries.
+    let table = Table::open(&format!("{uri}?timeout=1m&attempts=10000"))?;
     table.create_if_missing(&[Family::new("d")], &[])?;
     let row = table.row(format!("account-{}", std::process::id())).exactly_once();
     row.create(&Cells::new().put("d:checking", BEGIN.to_be_bytes()).put("d:savings", 0i64.to_be_bytes()))?;

@@ -66,6 +66,12 @@ static struct dlm_go_number dlm_go_setting(const struct dlm_manager *manager, co
 	return to;
 }
 
+static struct dlm_go_number dlm_go_reach(const struct dlm_manager *manager) {
+	struct dlm_go_number to = {0};
+	to.status = dlm_manager_reach(manager, DLM_DEFAULT, &to.error);
+	return to;
+}
+
 static struct dlm_go_number dlm_go_initialize(const struct dlm_manager *manager) {
 	struct dlm_go_number to = {0};
 	to.status = dlm_manager_initialize(manager, &to.error);
@@ -358,6 +364,11 @@ func managerSetting(manager managerHandle, key string) (time.Duration, error) {
 		return time.Duration(ms) * time.Millisecond, failure(to.status, to.error)
 	}
 	return Forever, failure(to.status, to.error)
+}
+
+func reachStore(manager managerHandle) error {
+	to := C.dlm_go_reach(manager)
+	return failure(to.status, to.error)
 }
 
 func initializeManager(manager managerHandle) error {

@@ -329,6 +329,21 @@ enum dlm_status dlm_manager_open(const char *uri,
                                  struct dlm_manager **manager_out,
                                  struct dlm_error **error_out);
 
+/// Checks that the store answers, and changes nothing. For programs that should say at their start that their store is
+/// missing, instead of at their first lock. Blocks for `wait_ms` at most, and for about a second longer while it finds out
+/// what is at the address, and while the system's resolver looks up a name. DLM_DEFAULT and DLM_FOREVER mean the store
+/// time-out, and so does a longer time. A time below a second is one second, which a busy store needs.
+///
+/// A store that has not answered this manager before fails within a second if nothing listens at its address, if no such
+/// host exists, or if another service answers there. The message says what was found. "embedded:" and "memory:" always
+/// answer.
+///
+/// Errors: DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_CLOSED.
+DLM_NODISCARD
+enum dlm_status dlm_manager_reach(const struct dlm_manager *manager,
+                                  int64_t wait_ms,
+                                  struct dlm_error **error_out);
+
 /// Creates what locks need in the store (a table) if it is missing, and checks that the store answers. Safe
 /// to repeat, and to call in many processes at once. Blocks, for up to a minute if it creates a table.
 ///
@@ -678,8 +693,7 @@ int64_t dlm_lease_remaining_ms(const struct dlm_lease *lease);
 /// renewal postpones this.
 ///
 /// The lease owns the descriptor. Every call writes the same one. Do not read or close it. dlm_lease_free()
-/// closes it, so remove it from the event loop first. The first call blocks while another thread renews or
-/// releases the lease.
+/// closes it, so remove it from the event loop first.
 ///
 /// Errors: DLM_INTERNAL_ERROR if the process has no descriptor left.
 DLM_NODISCARD
@@ -689,26 +703,28 @@ enum dlm_status dlm_lease_lost_fd(const struct dlm_lease *lease,
 
 /// Renews the lease for `ttl_ms` from now. DLM_DEFAULT: for the TTL of the last grant or renewal. Blocks
 /// for one call to the store, at most for the store time-out and, while the lease has not expired, about its
-/// remaining time. Also waits for a renewal or release in progress. A TTL shorter than before does not
-/// shorten the record in the store: the lock stays held for the longer time, unless it is released.
+/// remaining time. Of several calls at one time, the one that began last says when the lease
+/// ends. A TTL shorter than before does not shorten the record in the store: the lock stays held for the longer
+/// time, unless it is released.
 ///
 /// Errors: DLM_LEASE_LOST if the lease has expired in the store, the lock has another holder, or the lease
 /// was released. After any other error the lease keeps its previous end: DLM_CONNECTION_ERROR,
 /// DLM_RETRIES_EXHAUSTED, DLM_IN_DOUBT, DLM_CLOSED.
 DLM_NODISCARD
-enum dlm_status dlm_lease_renew(const struct dlm_lease *lease, int64_t ttl_ms, struct dlm_error **error_out);
+enum dlm_status dlm_lease_renew(const struct dlm_lease *lease,
+                                int64_t ttl_ms,
+                                struct dlm_error **error_out);
 
 /// Ends the lease here without releasing the lock, and writes its token to `token_out`, an array of `size`
 /// bytes. Any process that reaches the same store can take the lease over with the token, see
 /// dlm_lock_adopt(). `size` must be at least DLM_TOKEN_SIZE. On failure the text is "". The handle must
-/// still be freed. Blocks only while another thread renews or releases the lease, for two seconds at most, and does no
-/// I/O, except for a lease that dies with its process (the option dies_with_process): the store records first that it
-/// does not any more. If that fails, the lease stays as it was.
+/// still be freed. Does not block and does no I/O, except for a lease that dies with its process (the option
+/// dies_with_process): the store records first that it does not any more. If that fails, the lease stays as it was.
 ///
 /// The token is one line of text that proves ownership. Treat it like a password, and do not log it.
 ///
-/// Errors: DLM_LEASE_LOST if the lease was released or found lost; DLM_RETRIES_EXHAUSTED if another call for it is still
-/// under way after two seconds; DLM_CLOSED.
+/// Errors: DLM_LEASE_LOST if the lease was released or found lost, or is being released; DLM_CLOSED. For a lease that dies
+/// with its process also those of a store that does not serve.
 DLM_NODISCARD
 enum dlm_status dlm_lease_into_token(const struct dlm_lease *lease,
                                      char *token_out,
@@ -746,7 +762,7 @@ int64_t dlm_lease_ends_ns(const struct dlm_lease *lease);
 /// Releases the lock. Blocks for one call to the store. Never changes another holder's record. The handle
 /// must still be freed. `freed_out` may be NULL. `*freed_out` is true if the lock was this lease's and is
 /// free now. It is false if the lease was released or found lost before: then the call sends nothing to the
-/// store.
+/// store. Of several threads that release it at the same time, at most one gets true.
 ///
 /// Errors: DLM_LEASE_LOST if the lease has expired in the store or the lock has another holder. After any
 /// other error the lock may or may not be free: DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_IN_DOUBT.

@@ -492,6 +492,7 @@ func returnAtOnce(t *testing.T, elsewhere, here, hung *Manager, timeout time.Dur
 			return err
 		}},
 		{"Initialize, store hangs", hung, hung.Initialize},
+		{"Reach, store hangs", hung, hung.Reach},
 	} {
 		var slowest time.Duration
 		for range 5 {

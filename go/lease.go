@@ -259,8 +259,7 @@ func (l *Lease) Release() error {
 // reaches the same store can take the lease over with it, see [Manager.Adopt]. The text proves ownership. Treat it like a
 // password, and do not log it.
 //
-// It fails with [ErrLost] when the lease was released or found lost, with [ErrClosed], and with CodeRetriesExhausted when a
-// renewal or release of the lease is still under way after two seconds: then the lease stays as it was. It does no I/O.
+// It fails with [ErrLost] when the lease was released or found lost, and with [ErrClosed]. It does no I/O.
 func (l *Lease) IntoToken() (string, error) {
 	if err := l.made(); err != nil {
 		return "", err

@@ -171,6 +171,19 @@ func Open(uri string, options ...Option) (*Manager, error) {
 	return m, nil
 }
 
+// Reach checks that the store answers, and changes nothing. It is for programs that should say at their start that their
+// store is missing, instead of at their first lock. It blocks for the store time-out at most, and for about a second longer
+// while it finds out what is at the address. If ctx ends first, the check goes on without the caller.
+//
+// A store that has not answered this manager before fails within a second if nothing listens at its address, if no such
+// host exists, or if another service answers there. The error says what was found.
+//
+// It fails with [ErrConnection], [ErrRetriesExhausted], [ErrClosed], and the error that ended ctx.
+func (m *Manager) Reach(ctx context.Context) error {
+	question := question{m.asking, everywhere, m.timeout, "reaching the store"}
+	return m.do(ctx, question, func() error { return reachStore(m.handle) })
+}
+
 // Initialize creates what is missing in the store (the table) and checks that the store answers. It is safe to
 // repeat, and to call in many processes at once. It blocks for up to a minute while it creates a table. If ctx ends
 // first, the creation continues.

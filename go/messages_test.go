@@ -15,8 +15,8 @@ func init() {
 	children["messages"] = func(string) { printMessages() }
 }
 
-// printMessages reads lines of a verb, the id of a lock or latch, and the URI of a store, with tabs between. It prints what
-// the call says: the name of its code, and the message.
+// printMessages reads lines of a verb, the id of a lock or latch if it needs one, and the URI of a store, with tabs between.
+// It prints what the call says: the name of its code, and the message.
 func printMessages() {
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		line := strings.Split(lines.Text(), "\t")
@@ -34,6 +34,9 @@ func messageOf(verb, id, uri string) error {
 		return err
 	}
 	defer func() { _ = m.Close() }()
+	if verb == "reach" {
+		return m.Reach(context.Background())
+	}
 	if verb == "count-down" {
 		return m.Latch(XDC(id), CountDown).CountDown(context.Background())
 	}

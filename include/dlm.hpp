@@ -917,6 +917,11 @@ class Manager {
     // `options` has keys of dlm_options_set(). If both set a key, `options` wins over the URI.
     explicit Manager(const std::string &uri, const Options &options = {}) : handle_(opened(uri, options)) {}
 
+    // Throws if the store does not answer within `limit` and the store time-out. See dlm_manager_reach().
+    void reach(Wait limit = forever) const {
+        detail::ErrorOut error;
+        error.check(dlm_manager_reach(get(), limit.ms(), error));
+    }
     // Creates what locks need in the store if it is missing.
     void initialize() const {
         detail::ErrorOut error;

@@ -13,6 +13,7 @@ use std::time::Duration;
 use dlm::store::{Acquired, Attempt, LockStore, OwnerRecord, Renewal};
 use dlm::{Code, Deadline, Identity, Lease, Level, Lock, LockManager, LockName, Moment, NamePolicy};
 use dlm_fixtures::fake::{Answer, Fake, Pb, Request, actions, always, holds, reply};
+use dlm_fixtures::memory::PeakMemory;
 use dlm_testkit::until;
 use parking_lot::Mutex;
 
@@ -48,6 +49,16 @@ fn manager(address: SocketAddr, timeout: Duration) -> LockManager {
 
 fn lock(address: SocketAddr, timeout: Duration) -> Lock {
     manager(address, timeout).lock("a", Level::Xdc).unwrap()
+}
+
+#[test]
+fn a_store_that_serves_is_reached_in_the_shortest_time() {
+    let fake = Fake::honest();
+    let manager = manager(fake.address, PLENTY);
+    // Before it has answered, and after.
+    for _ in 0..2 {
+        manager.reach(Duration::ZERO).unwrap_or_else(|error| panic!("{}", error.chain()));
+    }
 }
 
 /// Answers the first request of the method with `answer`, and all others honestly.
@@ -142,7 +153,7 @@ fn nonsense() -> Vec<(&'static str, Answer)> {
 /// Sends every kind of nonsense in place of every kind of reply that an acquire needs.
 #[test]
 fn nonsense_in_any_place_is_an_error_within_the_deadline_and_costs_no_memory() {
-    let before = memory_kib();
+    let memory = PeakMemory::measure();
     let methods = ["GetMetaRegionLocations", "Scan", "Multi", "Get"];
     thread::scope(|scope| {
         for method in methods {
@@ -158,7 +169,7 @@ fn nonsense_in_any_place_is_an_error_within_the_deadline_and_costs_no_memory() {
             }
         }
     });
-    let grown = memory_kib().saturating_sub(before);
+    let grown = memory.grown_kib();
     // Room for one frame of the largest allowed size in each thread, and for memory that the allocator keeps.
     assert!(grown < 128 * 1024, "{grown} KiB more than before");
 }
@@ -189,13 +200,6 @@ fn nonsense_at(method: &'static str, what: &str, answer: Answer) {
     let text = error.chain();
     assert!(text.len() < 2000 && !text.contains(char::is_control), "{method}, {what}: {text:.3000}");
     fake.assert_no_write_was_repeated_blindly();
-}
-
-/// Returns the largest resident memory of this process so far.
-fn memory_kib() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    line.and_then(|line| line.trim().split(' ').next()?.parse().ok()).unwrap_or(0)
 }
 
 #[test]
@@ -299,9 +303,12 @@ fn a_server_that_is_always_busy_is_an_error_by_the_deadline_and_not_a_storm() {
             asked <= 20 * (timeout.as_millis() / TIMEOUT.as_millis()) as usize / 4,
             "asked {asked} times"
         );
-        // On a busy machine the last request gets no answer in time.
-        if asked < 2 || error.code() == Code::InDoubt {
-            assert!(error.is_retryable() || error.code() == Code::InDoubt, "{}", error.chain());
+        if asked < 2 {
+            assert!(error.is_retryable(), "{}", error.chain());
+            return None;
+        }
+        // On a busy machine a request gets no answer in time. A refusal that was read is never in doubt.
+        if error.code() == Code::InDoubt && error.chain().contains("no answer") {
             return None;
         }
         assert_eq!(error.code(), Code::RetriesExhausted, "{}", error.chain());
@@ -742,10 +749,10 @@ impl Many {
             .collect();
         let (begin, mut answers) = (Moment::now(), Vec::new());
         answers.resize_with(renewals.len(), || None);
-        self.store.renew_many(&renewals, by, &mut |renewed| {
-            assert!(renewed.since >= begin && renewed.since <= Moment::now());
+        self.store.renew_many(&renewals, by, &mut |at, since, answer| {
+            assert!(since >= begin && since <= Moment::now());
             let took = Moment::now().since(begin);
-            assert!(answers[renewed.index].replace((renewed.answer, took)).is_none(), "reported twice");
+            assert!(answers[at].replace((answer, took)).is_none(), "reported twice");
         });
         answers.into_iter().map(|answer| answer.expect("reported")).collect()
     }

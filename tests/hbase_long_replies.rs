@@ -10,6 +10,7 @@ use std::time::Duration;
 use dlm::store::LockStore;
 use dlm::{Code, Deadline, Level, LockName, Moment, NamePolicy};
 use dlm_fixtures::fake::{Answer, Fake, Request, holds};
+use dlm_fixtures::memory::PeakMemory;
 use dlm_testkit::{LONG, until};
 
 /// How late an answer may be on a busy machine.
@@ -82,20 +83,13 @@ fn assert_too_long(answer: dlm::Result<u64>, length: u32) {
     assert!(error.chain().contains(&told), "{}", error.chain());
 }
 
-/// Returns the largest resident memory of this process so far.
-fn memory_kib() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-    line.trim().split(' ').next().unwrap().parse().unwrap()
-}
-
 #[test]
 fn a_reply_over_the_limit_fails_its_own_call_and_no_other_on_the_socket() {
     // If the largest reply were stored, the memory limit below would be exceeded.
     for length in [FRAME_MAX + 1, 5 << 20, 200 << 20] {
         let shared = shared(3);
         let waiting = with_long_reply(&shared, length, length);
-        let before = memory_kib();
+        let memory = PeakMemory::measure();
         thread::scope(|scope| {
             let work = || assert_eq!(shared.counter(0, LONG).unwrap(), COUNTER);
             let slow = thread::Builder::new().name("dlm-test-slow".into()).spawn_scoped(scope, work).unwrap();
@@ -110,7 +104,7 @@ fn a_reply_over_the_limit_fails_its_own_call_and_no_other_on_the_socket() {
         if length < 64 << 20 {
             assert_eq!(shared.fake.connections("ClientService"), 1, "{length}: the socket was closed");
         }
-        let grown = memory_kib() - before;
+        let grown = memory.grown_kib();
         assert!(grown < 32 * 1024, "{length}: {grown} KiB more than before");
     }
 }

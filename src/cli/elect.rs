@@ -28,7 +28,7 @@ pub(crate) fn elect(global: &Global, args: &ElectArgs) -> CommandOutcome {
     let signals = Signals::catch(&CAUGHT)?;
     loop {
         let note = waiting::for_locks(&[manager.lock_named(election.name())], Some(Duration::MAX));
-        let term = election.campaign(&run::options(global, !args.no_takeover).cancel(&signals.cancel));
+        let term = election.campaign(&run::options(&manager, !args.no_takeover).cancel(&signals.cancel));
         drop(note);
         let term = match (term, signals.ending()) {
             (Ok(term), None) => term,

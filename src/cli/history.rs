@@ -40,7 +40,7 @@ pub(crate) fn why(global: &Global, args: &Why) -> CommandOutcome {
     let manager = open::manager(global, None, "why")?;
     let lock = open::named_lock(&manager, global, &args.lock)?;
     let found = lock.inspect()?;
-    let line = manager.waiting(found.holder.as_slice())?.pop().flatten();
+    let waiters = manager.waiting(found.holder.as_slice())?.pop().flatten();
     let entries = lock.history(None, ENTRIES)?;
     let is_end = |entry: &&HistoryEntry| matches!(entry.kind, HistoryKind::Released | HistoryKind::Lost);
     let holds: Vec<_> = entries.iter().filter(is_end).take(HOLDS).collect();
@@ -55,7 +55,7 @@ pub(crate) fn why(global: &Global, args: &Why) -> CommandOutcome {
             "lock": lock.name().key(),
             "holder": found.holder.as_ref().map(holder_json),
             "fence": found.fence.map(|Fence(number)| number.to_string()),
-            "waiting": line.as_ref().map(waiting_json),
+            "waiting": waiters.as_ref().map(waiting_json),
             "holds": holds.iter().map(|entry| entry_json(entry)).collect::<Vec<_>>(),
             "waits_ms": waits.iter().copied().map(millis).collect::<Vec<_>>(),
         }))
@@ -63,7 +63,7 @@ pub(crate) fn why(global: &Global, args: &Why) -> CommandOutcome {
         let mut lines = vec![format!("lock  {}", names::shown(lock.name().key()))];
         lines.push(format!("state {}", found.holder.as_ref().map_or_else(|| "free".into(), held)));
         if found.holder.is_some() {
-            lines.extend(waiting(line.as_ref()).into_iter().map(|line| format!("waits {line}")));
+            lines.extend(waiting(waiters.as_ref()).into_iter().map(|line| format!("waits {line}")));
         }
         lines.extend(waits.iter().max().map(|longest| {
             format!("waits the last {} grants were waited for up to {}", waits.len(), seconds(*longest))
@@ -78,20 +78,22 @@ pub(crate) fn why(global: &Global, args: &Why) -> CommandOutcome {
 }
 
 /// Says who waits, by what the holder has answered.
-fn waiting(line: Option<&Waiters>) -> Vec<String> {
-    let Some(line) = line else {
+fn waiting(waiters: Option<&Waiters>) -> Vec<String> {
+    let Some(waiters) = waiters else {
         return vec!["unknown: the holder has notices off, or cannot be reached from here".into()];
     };
     let mut lines = Vec::new();
-    match line.threads {
+    match waiters.threads {
         0 => {}
-        1 => lines.push(format!("1 thread of the holder's process, since {}", seconds(line.threads_waited))),
+        1 => {
+            lines.push(format!("1 thread of the holder's process, since {}", seconds(waiters.threads_waited)))
+        }
         count => lines.push(format!(
             "{count} threads of the holder's process, the first since {}",
-            seconds(line.threads_waited)
+            seconds(waiters.threads_waited)
         )),
     }
-    for WaitingProcess { endpoint, waited, .. } in &line.processes {
+    for WaitingProcess { endpoint, waited, .. } in &waiters.processes {
         lines.push(format!("the process at {endpoint}, since {}", seconds(*waited)));
     }
     if lines.is_empty() {
@@ -100,12 +102,12 @@ fn waiting(line: Option<&Waiters>) -> Vec<String> {
     lines
 }
 
-fn waiting_json(line: &Waiters) -> Value {
+fn waiting_json(waiters: &Waiters) -> Value {
     let process = |process: &WaitingProcess| json!({ "endpoint": process.endpoint.to_string(), "waited_ms": millis(process.waited) });
     json!({
-        "threads": line.threads,
-        "threads_waited_ms": millis(line.threads_waited),
-        "processes": line.processes.iter().map(process).collect::<Vec<_>>(),
+        "threads": waiters.threads,
+        "threads_waited_ms": millis(waiters.threads_waited),
+        "processes": waiters.processes.iter().map(process).collect::<Vec<_>>(),
     })
 }
 

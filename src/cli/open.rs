@@ -48,7 +48,7 @@ pub(crate) fn manager(
 pub(crate) fn reach(manager: &LockManager, limit: Option<Duration>) -> Result<(), CommandFailure> {
     let store = manager.store();
     let _note = LateLine::after(NOTICED, move || format!("waiting for an answer of {store}"));
-    Ok(manager.reach(limit.map_or(Duration::MAX, |limit| limit.max(NOTICED)))?)
+    Ok(manager.reach(limit.unwrap_or(Duration::MAX))?)
 }
 
 /// Returns a builder for the store, with the client id, the farm id and the purpose.
@@ -127,8 +127,8 @@ pub(crate) fn lock(
     Ok(lock)
 }
 
-/// Returns the lock `name`. No I/O. A full name must be one of this
-/// client and farm: an id that a script was given could otherwise take a lock of another service.
+/// Returns the lock `name`. No I/O. A full name must be one of this client and farm: an id that a script was given could
+/// otherwise take a lock of another service.
 pub(crate) fn own_lock(
     manager: &LockManager,
     global: &Global,

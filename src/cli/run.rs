@@ -54,7 +54,7 @@ pub(crate) fn run(global: &Global, args: &RunArgs) -> CommandOutcome {
     let locks = names.iter().map(lock).collect::<Result<Vec<_>, _>>()?;
     let signals = Signals::catch(&CAUGHT)?;
     // Others must wait for the minimum, also if all processes here have died.
-    let options = options(global, !args.no_takeover && args.min_hold.is_none());
+    let options = options(&manager, !args.no_takeover && args.min_hold.is_none());
     let options = args.min_hold.map_or(options.clone(), |time| options.min_hold(time));
     let held = take(&manager, &locks, options, &args.terms, &signals)?;
     let not_before = args.min_hold.map(|time| Moment::now().after(time));
@@ -63,11 +63,9 @@ pub(crate) fn run(global: &Global, args: &RunArgs) -> CommandOutcome {
 
 /// Returns options with which others may have the lock at once if `dlm` and all processes of its command have died, unless
 /// `takeover` is false.
-pub(crate) fn options(global: &Global, takeover: bool) -> AcquireOptions {
-    // With a lock delay others wait, so the library refuses both together.
-    let may_take_over =
-        open::scheme(&global.store) == "embedded" && !open::in_uri(&global.store, "lock_delay");
-    if may_take_over && takeover { AcquireOptions::new().dies_with_process() } else { AcquireOptions::new() }
+pub(crate) fn options(manager: &LockManager, takeover: bool) -> AcquireOptions {
+    let dies = takeover && manager.can_die_with_process();
+    if dies { AcquireOptions::new().dies_with_process() } else { AcquireOptions::new() }
 }
 
 /// How a command that ran while a lock was held has ended.

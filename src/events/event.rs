@@ -61,8 +61,7 @@ pub enum StartedWork<'a> {
         /// The lock.
         lock: &'a LockName,
     },
-    /// A call to the store. It ends with [`Event::StoreCall`]. A renewal or a release by the program begins before it waits
-    /// for another call that uses the lease, and may read who has a lost lock.
+    /// A call to the store. It ends with [`Event::StoreCall`].
     #[non_exhaustive]
     StoreCall {
         /// What is called.

@@ -1,7 +1,4 @@
-//! A store whose calls are reported as events. No store knows of it.
-//!
-//! The session puts it around its store. A call that is made while a lease is locked is recorded, and reported once the lease is
-//! unlocked: see [`ObservedStore::recording`].
+//! A store whose calls are reported as events. No store knows of it. The session puts it around its store.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -20,51 +17,25 @@ use crate::names::latch_name::LatchName;
 use crate::names::lock_name::{Level, LockName};
 use crate::names::notice_endpoint::LatchListener;
 use crate::names::owner::OwnerRecord;
-use crate::runtime::sync::Mutex;
 use crate::runtime::time::{Deadline, Moment};
 use crate::store::{
     Acquired, Attempt, HistoryOf, HistoryStore, Inspection, LatchNote, LatchStore, ListCursor, LivenessStore,
-    LockPage, LockQuery, LockStore, NewLatch, Released, Renewal, Renewed, Roster, Step, Stepped,
+    LockPage, LockQuery, LockStore, NewLatch, OnRenewed, Released, Renewal, Roster, Step, Stepped,
     StoreCounters, locks_only,
 };
 
 pub(crate) struct ObservedStore {
     store: Arc<dyn LockStore>,
     events: Arc<EventSinks>,
-    /// What is reported later. `None`: it is reported at once.
-    recorded: Option<Mutex<Vec<RecordedCall>>>,
-}
-
-struct RecordedCall {
-    call: StoreCall,
-    lock: Option<LockName>,
-    /// `None`: the request is in doubt.
-    ended: Option<(StoreOutcome, Duration)>,
 }
 
 impl ObservedStore {
     pub(crate) fn new(store: Arc<dyn LockStore>, events: Arc<EventSinks>) -> ObservedStore {
-        ObservedStore { store, events, recorded: None }
-    }
-
-    /// Makes a store for calls under a lock of the library. [`report_recorded`](ObservedStore::report_recorded) reports them.
-    pub(crate) fn recording(store: Arc<dyn LockStore>, events: Arc<EventSinks>) -> ObservedStore {
-        ObservedStore { store, events, recorded: Some(Mutex::default()) }
-    }
-
-    /// `open` ends with the first call.
-    pub(crate) fn report_recorded(mut self, mut open: OpenSpans) {
-        let recorded = self.recorded.as_mut().map(|recorded| std::mem::take(recorded.get_mut()));
-        for RecordedCall { call, lock, ended } in recorded.unwrap_or_default() {
-            report(&self.events, call, lock.as_ref(), ended, std::mem::take(&mut open));
-        }
+        ObservedStore { store, events }
     }
 
     fn start(&self, call: StoreCall, lock: Option<&LockName>) -> OpenSpans {
-        match self.recorded {
-            Some(_) => OpenSpans::default(),
-            None => self.events.start(&StartedWork::StoreCall { call, lock }),
-        }
+        self.events.start(&StartedWork::StoreCall { call, lock })
     }
 
     fn observe<T>(
@@ -89,34 +60,13 @@ impl ObservedStore {
     }
 
     /// Observes a call of which only the error matters.
-    fn observe_plain<T>(
+    fn call<T>(
         &self,
         call: StoreCall,
         lock: Option<&LockName>,
         run: impl FnOnce(&dyn LockStore) -> Result<T>,
     ) -> Result<T> {
         self.observe(call, lock, run, |answer| outcome(answer, |_| StoreOutcome::Ok))
-    }
-
-    fn observe_latch<T>(
-        &self,
-        call: StoreCall,
-        run: impl FnOnce(&dyn LatchStore) -> Result<T>,
-        first: impl FnOnce(&T) -> StoreOutcome,
-    ) -> Result<T> {
-        let run = |store: &dyn LockStore| store.latches().ok_or_else(|| locks_only(store)).and_then(run);
-        self.observe(call, None, run, |answer| outcome(answer, first))
-    }
-
-    fn observe_liveness<T>(
-        &self,
-        call: StoreCall,
-        lock: &LockName,
-        run: impl FnOnce(&dyn LivenessStore) -> Result<T>,
-        first: impl FnOnce(&T) -> StoreOutcome,
-    ) -> Result<T> {
-        let run = |store: &dyn LockStore| store.liveness().ok_or_else(no_liveness).and_then(run);
-        self.observe(call, Some(lock), run, |answer| outcome(answer, first))
     }
 
     /// Observes an acquire, of which several requests may be in doubt.
@@ -140,6 +90,17 @@ impl ObservedStore {
         answer
     }
 
+    fn observe_release(
+        &self,
+        name: &LockName,
+        release: impl FnOnce(&dyn LockStore) -> Result<Released>,
+    ) -> Result<Released> {
+        self.observe(StoreCall::Release, Some(name), release, |answer| {
+            outcome(answer, |released| ours(*released != Released::NotOurs))
+        })
+    }
+
+    /// Without an end, the request is in doubt.
     fn report(
         &self,
         call: StoreCall,
@@ -147,35 +108,30 @@ impl ObservedStore {
         ended: Option<(StoreOutcome, Duration)>,
         open: OpenSpans,
     ) {
-        match &self.recorded {
-            Some(recorded) => recorded.lock().push(RecordedCall { call, lock: lock.cloned(), ended }),
-            None => report(&self.events, call, lock, ended, open),
+        match (ended, lock) {
+            (Some((outcome, took)), _) => {
+                self.events.tell_end(&Event::StoreCall { call, lock, outcome, took }, open);
+            }
+            (None, Some(lock)) => self.events.report(&Event::InDoubt { lock, call }),
+            (None, None) => {}
         }
     }
 }
 
-fn report(
-    events: &EventSinks,
-    call: StoreCall,
-    lock: Option<&LockName>,
-    ended: Option<(StoreOutcome, Duration)>,
-    open: OpenSpans,
-) {
-    match (ended, lock) {
-        (Some((outcome, took)), _) => events.tell_end(&Event::StoreCall { call, lock, outcome, took }, open),
-        (None, Some(lock)) => events.report(&Event::InDoubt { lock, call }),
-        (None, None) => {}
-    }
+/// Returns a part of the store. The caller has seen it before.
+fn liveness_of(store: &dyn LockStore) -> Result<&dyn LivenessStore> {
+    let what = "the store does not know any more whether a process lives";
+    store.liveness().ok_or_else(|| Error::Internal { what: what.into(), source: None })
 }
 
-/// The caller has seen the part before.
-fn no_liveness() -> Error {
-    Error::Internal { what: "the store does not know any more whether a process lives".into(), source: None }
+/// As [`liveness_of`].
+fn history_of(store: &dyn LockStore) -> Result<&dyn HistoryStore> {
+    let what = "the store does not keep histories any more";
+    store.history().ok_or_else(|| Error::Internal { what: what.into(), source: None })
 }
 
-/// The caller has seen the part before.
-fn no_history() -> Error {
-    Error::Internal { what: "the store does not keep histories any more".into(), source: None }
+fn latches_of(store: &dyn LockStore) -> Result<&dyn LatchStore> {
+    store.latches().ok_or_else(|| locks_only(store))
 }
 
 fn outcome<T>(answer: &Result<T>, of: impl FnOnce(&T) -> StoreOutcome) -> StoreOutcome {
@@ -203,14 +159,14 @@ struct RenewalTally {
 }
 
 impl RenewalTally {
-    fn add(&mut self, renewed: &Renewed) {
+    fn add(&mut self, at: usize, answer: &Result<Option<OwnerRecord>>) {
         self.answered += 1;
-        match &renewed.answer {
+        match answer {
             Ok(record) => self.is_lost |= record.is_none(),
             Err(error) => {
                 self.failed.get_or_insert(error.code());
                 if error.is_in_doubt() {
-                    self.in_doubt.push(renewed.index);
+                    self.in_doubt.push(at);
                 }
             }
         }
@@ -231,13 +187,15 @@ impl fmt::Debug for ObservedStore {
     }
 }
 
+// A method that is left to its default would not reach the store.
+#[deny(clippy::missing_trait_methods)]
 impl LockStore for ObservedStore {
     fn describe(&self) -> String {
         self.store.describe()
     }
 
     fn initialize(&self, by: Deadline) -> Result<()> {
-        self.observe_plain(StoreCall::Initialize, None, |store| store.initialize(by))
+        self.call(StoreCall::Initialize, None, |store| store.initialize(by))
     }
 
     /// Not reported: the call that follows is.
@@ -277,15 +235,15 @@ impl LockStore for ObservedStore {
         })
     }
 
-    fn renew_many(&self, renewals: &[Renewal<'_>], by: Deadline, report: &mut dyn FnMut(Renewed)) {
+    fn renew_many(&self, renewals: &[Renewal<'_>], by: Deadline, report: OnRenewed<'_>) {
         if !self.events.are_open() {
             return self.store.renew_many(renewals, by, report);
         }
         let renew = |store: &dyn LockStore| {
             let mut tally = RenewalTally::default();
-            store.renew_many(renewals, by, &mut |renewed| {
-                tally.add(&renewed);
-                report(renewed);
+            store.renew_many(renewals, by, &mut |at, since, answer| {
+                tally.add(at, &answer);
+                report(at, since, answer);
             });
             tally
         };
@@ -296,14 +254,11 @@ impl LockStore for ObservedStore {
     }
 
     fn release(&self, name: &LockName, owner_record: &OwnerRecord, by: Deadline) -> Result<Released> {
-        let release = |store: &dyn LockStore| store.release(name, owner_record, by);
-        self.observe(StoreCall::Release, Some(name), release, |answer| {
-            outcome(answer, |released| ours(*released != Released::NotOurs))
-        })
+        self.observe_release(name, |store| store.release(name, owner_record, by))
     }
 
     fn holder(&self, name: &LockName, by: Deadline) -> Result<Option<Holder>> {
-        self.observe_plain(StoreCall::Holder, Some(name), |store| store.holder(name, by))
+        self.call(StoreCall::Holder, Some(name), |store| store.holder(name, by))
     }
 
     /// A store that reads locks one by one reports none. That is no event.
@@ -324,7 +279,7 @@ impl LockStore for ObservedStore {
     }
 
     fn inspect(&self, name: &LockName, by: Deadline) -> Result<Inspection> {
-        self.observe_plain(StoreCall::Inspect, Some(name), |store| store.inspect(name, by))
+        self.call(StoreCall::Inspect, Some(name), |store| store.inspect(name, by))
     }
 
     fn list(
@@ -334,7 +289,7 @@ impl LockStore for ObservedStore {
         most: usize,
         by: Deadline,
     ) -> Result<LockPage> {
-        self.observe_plain(StoreCall::List, None, |store| store.list(query, after, most, by))
+        self.call(StoreCall::List, None, |store| store.list(query, after, most, by))
     }
 
     fn grant_number(&self, owner_record: &OwnerRecord) -> Option<u64> {
@@ -342,17 +297,11 @@ impl LockStore for ObservedStore {
     }
 
     fn release_broken(&self, name: &LockName, owner_record: &OwnerRecord, by: Deadline) -> Result<Released> {
-        let release = |store: &dyn LockStore| store.release_broken(name, owner_record, by);
-        self.observe(StoreCall::Release, Some(name), release, |answer| {
-            outcome(answer, |released| ours(*released != Released::NotOurs))
-        })
+        self.observe_release(name, |store| store.release_broken(name, owner_record, by))
     }
 
     fn release_stamped(&self, name: &LockName, stamp: &[u8], by: Deadline) -> Result<Released> {
-        let release = |store: &dyn LockStore| store.release_stamped(name, stamp, by);
-        self.observe(StoreCall::Release, Some(name), release, |answer| {
-            outcome(answer, |released| ours(*released != Released::NotOurs))
-        })
+        self.observe_release(name, |store| store.release_stamped(name, stamp, by))
     }
 
     fn history(&self) -> Option<&dyn HistoryStore> {
@@ -368,7 +317,7 @@ impl LockStore for ObservedStore {
     }
 
     fn diagnose(&self, by: Deadline) -> Result<Vec<Diagnostic>> {
-        self.observe_plain(StoreCall::Diagnose, None, |store| store.diagnose(by))
+        self.call(StoreCall::Diagnose, None, |store| store.diagnose(by))
     }
 
     fn counters(&self) -> StoreCounters {
@@ -388,11 +337,10 @@ impl LockStore for ObservedStore {
     }
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl HistoryStore for ObservedStore {
     fn append(&self, of: HistoryOf<'_>, entry: &HistoryEntry, lasts: Duration, by: Deadline) -> Result<()> {
-        self.observe_plain(StoreCall::Append, Some(of.name()), |store| {
-            store.history().ok_or_else(no_history)?.append(of, entry, lasts, by)
-        })
+        self.call(StoreCall::Append, Some(of.name()), |store| history_of(store)?.append(of, entry, lasts, by))
     }
 
     fn entries(
@@ -402,22 +350,25 @@ impl HistoryStore for ObservedStore {
         most: usize,
         by: Deadline,
     ) -> Result<Vec<HistoryEntry>> {
-        self.observe_plain(StoreCall::Entries, Some(of.name()), |store| {
-            store.history().ok_or_else(no_history)?.entries(of, since_ms, most, by)
+        self.call(StoreCall::Entries, Some(of.name()), |store| {
+            history_of(store)?.entries(of, since_ms, most, by)
         })
     }
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl LivenessStore for ObservedStore {
     fn acquire_until_death(&self, attempt: Attempt<'_>, doubtful: &mut Vec<OwnerRecord>) -> Result<Acquired> {
         self.observe_acquire(attempt.name, doubtful, |doubtful| {
-            self.store.liveness().ok_or_else(no_liveness)?.acquire_until_death(attempt, doubtful)
+            liveness_of(&*self.store)?.acquire_until_death(attempt, doubtful)
         })
     }
 
     fn outlive_process(&self, name: &LockName, owner_record: &OwnerRecord, by: Deadline) -> Result<bool> {
-        let outlive = |liveness: &dyn LivenessStore| liveness.outlive_process(name, owner_record, by);
-        self.observe_liveness(StoreCall::OutliveProcess, name, outlive, |is_ours| ours(*is_ours))
+        let outlive = |store: &dyn LockStore| liveness_of(store)?.outlive_process(name, owner_record, by);
+        self.observe(StoreCall::OutliveProcess, Some(name), outlive, |answer| {
+            outcome(answer, |is_ours| ours(*is_ours))
+        })
     }
 
     fn liveness_fd(
@@ -426,79 +377,46 @@ impl LivenessStore for ObservedStore {
         owner_record: &OwnerRecord,
         by: Deadline,
     ) -> Result<Option<OwnedFd>> {
-        let read = |liveness: &dyn LivenessStore| liveness.liveness_fd(name, owner_record, by);
-        self.observe_liveness(StoreCall::LivenessFd, name, read, |_| StoreOutcome::Ok)
+        self.call(StoreCall::LivenessFd, Some(name), |store| {
+            liveness_of(store)?.liveness_fd(name, owner_record, by)
+        })
     }
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl LatchStore for ObservedStore {
     fn initialize_latches(&self, by: Deadline) -> Result<()> {
-        let initialize = |latches: &dyn LatchStore| latches.initialize_latches(by);
-        self.observe_latch(StoreCall::InitializeLatches, initialize, |()| StoreOutcome::Ok)
+        self.call(StoreCall::InitializeLatches, None, |store| latches_of(store)?.initialize_latches(by))
     }
 
     fn create_latch(&self, new: &NewLatch<'_>) -> Result<bool> {
-        let create = |latches: &dyn LatchStore| latches.create_latch(new);
-        self.observe_latch(StoreCall::CreateLatch, create, |_| StoreOutcome::Ok)
+        self.call(StoreCall::CreateLatch, None, |store| latches_of(store)?.create_latch(new))
     }
 
     fn step(&self, step: &Step<'_>) -> Result<Stepped> {
-        self.observe_latch(StoreCall::Step, |latches| latches.step(step), |_| StoreOutcome::Ok)
+        self.call(StoreCall::Step, None, |store| latches_of(store)?.step(step))
     }
 
     /// The first latch that could not be read decides the outcome.
     fn counts(&self, asked: &[(&LatchName, Level)], by: Deadline) -> Result<Vec<Result<Option<i64>>>> {
-        let read = |latches: &dyn LatchStore| latches.counts(asked, by);
-        self.observe_latch(StoreCall::Counts, read, |answers| {
-            let failed = answers.iter().find_map(|answer| answer.as_ref().err());
-            failed.map_or(StoreOutcome::Ok, |error| StoreOutcome::Failed(error.code()))
+        let read = |store: &dyn LockStore| latches_of(store)?.counts(asked, by);
+        self.observe(StoreCall::Counts, None, read, |answer| {
+            outcome(answer, |counts| {
+                let failed = counts.iter().find_map(|count| count.as_ref().err());
+                failed.map_or(StoreOutcome::Ok, |error| StoreOutcome::Failed(error.code()))
+            })
         })
     }
 
     fn roster(&self, name: &LatchName, by: Deadline) -> Result<Roster> {
-        self.observe_latch(StoreCall::Roster, |latches| latches.roster(name, by), |_| StoreOutcome::Ok)
+        self.call(StoreCall::Roster, None, |store| latches_of(store)?.roster(name, by))
     }
 
     fn listen(&self, note: &LatchNote<'_>) -> Result<bool> {
-        self.observe_latch(StoreCall::Listen, |latches| latches.listen(note), |_| StoreOutcome::Ok)
+        self.call(StoreCall::Listen, None, |store| latches_of(store)?.listen(note))
     }
 
     fn listeners(&self, name: &LatchName, by: Deadline) -> Result<Vec<LatchListener>> {
-        let read = |latches: &dyn LatchStore| latches.listeners(name, by);
-        self.observe_latch(StoreCall::Listeners, read, |_| StoreOutcome::Ok)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    /// Returns the names of the functions between two lines of a source.
-    fn functions<'a>(source: &'a str, from: &str, to: &str) -> BTreeSet<&'a str> {
-        let at = source.find(from).unwrap_or_else(|| panic!("no {from}"));
-        let rest = &source[at..];
-        let rest = &rest[..rest.find(to).unwrap_or(rest.len())];
-        let names = rest.lines().filter_map(|line| line.strip_prefix("    fn "));
-        names.map(|line| line.split(['(', '<']).next().expect("a name")).collect()
-    }
-
-    /// A method that is left to its default does not reach the store.
-    #[test]
-    fn every_method_of_a_store_is_passed_on() {
-        const END: &str = "\n}\n";
-        let (locks, latches) =
-            (include_str!("../store/lock_store.rs"), include_str!("../store/latch_store.rs"));
-        let histories = include_str!("../store/history_store.rs");
-        let own = include_str!("observed_store.rs");
-        for (source, name, least) in [
-            (locks, "LockStore", 15),
-            (locks, "LivenessStore", 3),
-            (histories, "HistoryStore", 2),
-            (latches, "LatchStore", 7),
-        ] {
-            let wanted = functions(source, &format!("pub trait {name}: "), END);
-            assert!(wanted.len() >= least, "{name}: {wanted:?}");
-            assert_eq!(functions(own, &format!("impl {name} for ObservedStore"), END), wanted, "{name}");
-        }
+        self.call(StoreCall::Listeners, None, |store| latches_of(store)?.listeners(name, by))
     }
 }

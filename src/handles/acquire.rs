@@ -9,8 +9,8 @@
 //! | 5 | [`LockStore::acquire`](crate::store::LockStore::acquire) | the request: granted, refused with the holder, failed, or in doubt. `store::remote` has the protocol of the stores over a network |
 //! | 6 | [`granted`] | the lease: how long it lasts here; `close` and the keeper know it |
 //!
-//! A renewal and a release go the other way: [`Lease`] calls [`HeldLock`](crate::lease::held_lock), which calls the store; the
-//! session then wakes the queue.
+//! A renewal and a release begin and end in [`HeldLock`](crate::lease::held_lock). In between,
+//! [`Leases`](crate::lease::leases) calls the store. It then wakes the queue.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ pub(crate) fn ask(
     look: impl FnOnce() -> Result<Option<Holder>>,
 ) -> Result<Answer<Lease>> {
     if ask == Ask::Read
-        && !session.stays(name)
+        && !session.leases.stays(name)
         && let Some(holder) = look()?
     {
         return Ok(Answer::Busy(Some(holder)));
@@ -98,7 +98,7 @@ fn attempt(
     waits: Deadline,
 ) -> Result<Answer<Lease>> {
     session.usable()?;
-    let stay_ends = match session.retake(name, ttl, until_death, waits) {
+    let stay_ends = match session.leases.retake(name, ttl, until_death, waits) {
         ControlFlow::Break(Answer::Got(lock)) => return leased(session, lock),
         ControlFlow::Break(Answer::Busy(holder)) => return Ok(Answer::Busy(holder)),
         ControlFlow::Continue(stay_ends) => stay_ends,
@@ -111,7 +111,7 @@ fn attempt(
     let with_notices = notices.map(|notices| Identity { notices: Some(notices), ..session.identity.clone() });
     let attempt =
         Attempt { name, ttl: asked, identity: with_notices.as_ref().unwrap_or(&session.identity), by };
-    let answer = match (until_death, &session.linger) {
+    let answer = match (until_death, &session.leases.linger) {
         (true, _) => session.liveness()?.acquire_until_death(attempt, &mut doubtful),
         (false, Some(linger)) => {
             session.store.acquire_with_fences(attempt, linger.fences(name), &mut doubtful)
@@ -120,7 +120,7 @@ fn attempt(
     };
     for record in doubtful {
         let ttl = asked;
-        session.free_in_background(name.clone(), Leftover { record, ttl, doubt: LockDoubt::MayBeTaken });
+        session.leases.free(name.clone(), Leftover { record, ttl, doubt: LockDoubt::MayBeTaken });
     }
     match answer {
         Ok(Acquired::Held(holder)) => Ok(Answer::Busy(Some(holder))),
@@ -141,7 +141,7 @@ fn granted(
     terms: LeaseTerms,
     stay_ends: Option<Moment>,
 ) -> Result<Answer<Lease>> {
-    if let Some(linger) = session.linger.as_ref().filter(|_| !terms.until_death) {
+    if let Some(linger) = session.leases.linger.as_ref().filter(|_| !terms.until_death) {
         linger.granted(name, grant.fences);
     }
     if let Some(grant) = terms.notices {

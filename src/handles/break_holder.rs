@@ -181,7 +181,7 @@ fn raise_fence(session: &Session, name: &LockName, reason: &str) -> Option<Fence
     }
     for record in doubtful {
         let leftover = Leftover { record, ttl: OWN_TTL, doubt: LockDoubt::MayBeTaken };
-        session.free_in_background(name.clone(), leftover);
+        session.leases.free(name.clone(), leftover);
     }
     fence
 }

@@ -11,7 +11,6 @@ use crossbeam_channel::Receiver;
 #[cfg(doc)]
 use crate::error::Code;
 use crate::error::{Error, Result};
-use crate::events::event::StoreCall;
 use crate::events::sinks::OpenSpans;
 use crate::handles::pending_call::PendingCall;
 use crate::lease::events::LeaseEvents;
@@ -42,9 +41,9 @@ const DROP_TIMEOUT: Duration = Duration::from_secs(2);
 /// | lost: for another reason | [`Code::LeaseLost`] | no | - |
 /// | released | [`Code::LeaseLost`] | no, unless the release failed | - |
 ///
-/// Several threads may use a lease, and any thread may release it. Renewal and release exclude each other.
-/// Drop is best effort: it blocks for two seconds at most, and leaves a failed release to a background thread. If a renewal
-/// or release hangs that long, the thread that makes it releases the lock after it.
+/// Several threads may use a lease, and any thread may release it. No call waits for that of another thread: a release ends
+/// the lease at once, also while it is being renewed.
+/// Drop is best effort: it blocks for two seconds at most, and leaves a failed release to a background thread.
 /// Call [`release`](Lease::release) to get the errors.
 #[must_use = "dropping the lease releases the lock"]
 pub struct Lease {
@@ -65,7 +64,7 @@ impl Lease {
     /// CLOSED or FORKED. Then the lock is released.
     pub(crate) fn of(session: &Arc<Session>, lock: HeldLock) -> Result<Lease> {
         let lock = Arc::new(lock);
-        session.hold(&lock);
+        session.leases.hold(&lock);
         let lease = Lease { lock, session: Arc::clone(session) };
         // The manager was closed during the request. Dropping the lease releases it.
         session.usable().map(|()| lease)
@@ -77,7 +76,7 @@ impl Lease {
     }
 
     fn events(&self) -> LeaseEvents<'_> {
-        self.session.events_of(&self.lock)
+        self.session.leases.events_of(&self.lock)
     }
 
     /// Returns the name of the lock, as stored.
@@ -189,11 +188,11 @@ impl Lease {
         self.session.usable()?;
         check_keep(self.ttl(), max_hold)?;
         self.lock.check()?;
-        self.session.keeper.keep(&self.lock, Moment::now().after(max_hold))
+        self.session.leases.keeper.keep(&self.lock, Moment::now().after(max_hold))
     }
 
-    /// Returns a channel that gets a message when [`state`](Lease::state) changes. It has room for one message: read the
-    /// message, then the state. A change by the clock may be told up to 200 ms late; `state`, `check` and the descriptors
+    /// Returns a channel that gets a message when [`state`](Lease::state) changes, and has one if the lease is over already.
+    /// It has room for one message: read the message, then the state. A change by the clock may be told up to 200 ms late; `state`, `check` and the descriptors
     /// are never late. The channel is disconnected when the lease is dropped.
     ///
     /// # Errors
@@ -201,7 +200,7 @@ impl Lease {
     pub fn changes(&self) -> Result<Receiver<()>> {
         self.session.usable()?;
         let changes = self.lock.life.listen();
-        self.session.keeper.watch(&self.lock)?;
+        self.session.leases.keeper.watch(&self.lock)?;
         Ok(changes)
     }
 
@@ -239,8 +238,7 @@ impl Lease {
     /// [`Code::Forked`]; those of a store that does not serve.
     pub fn liveness_fd(&self) -> Result<Option<OwnedFd>> {
         self.session.usable()?;
-        let by = Deadline::after(self.session.settings.timeout);
-        self.session.under_lock(StoreCall::LivenessFd, &self.lock, |store| self.lock.liveness_fd(store, by))
+        self.session.leases.liveness_fd(&self.lock)
     }
 
     fn no_descriptor(&self, error: io::Error) -> Error {
@@ -251,11 +249,12 @@ impl Lease {
     }
 
     /// Renews the lease: it then expires one TTL from now. Blocks for one call to the store, limited by the store
-    /// time-out, the TTL and, while the lease has not expired here, its remaining time (at least 100 ms). Also
-    /// waits for a renewal or release under way.
+    /// time-out, the TTL and, while the lease has not expired here, its remaining time (at least 100 ms). Of several
+    /// calls at one time, the one that began last says when the lease expires.
     ///
     /// # Errors
-    /// * [`Code::LeaseLost`]: the lease had expired in the store, or another holder has the lock.
+    /// * [`Code::LeaseLost`]: the lease had expired in the store, or another holder has the lock, or another thread
+    ///   releases the lease.
     /// * Any other error, [`Code::InDoubt`] included, leaves the lease and its end as they were.
     /// * [`Code::Closed`], [`Code::Forked`].
     pub fn renew(&self) -> Result<()> {
@@ -270,7 +269,9 @@ impl Lease {
     /// # Errors
     /// Those of [`renew`](Lease::renew), and [`Code::InvalidArgument`] for a TTL outside 1 ms to 365 days.
     pub fn renew_for(&self, ttl: Duration) -> Result<()> {
-        self.session.renew_lease(&self.lock, checked_ttl(ttl)?)
+        let ttl = checked_ttl(ttl)?;
+        self.session.usable()?;
+        self.session.leases.renew(&self.lock, ttl)
     }
 
     /// Renews the lease as [`renew_for`](Lease::renew_for) does, for the TTL of the last grant or renewal if `ttl` is `None`.
@@ -282,13 +283,17 @@ impl Lease {
     pub fn start_renewal(&self, ttl: Option<Duration>) -> Result<PendingCall<()>> {
         let ttl = checked_ttl(ttl.unwrap_or(self.ttl()))?;
         let lock = Arc::clone(&self.lock);
-        PendingCall::start(&self.session, self.name(), move |session| session.renew_lease(&lock, ttl))
+        PendingCall::start(&self.session, self.name(), move |session| {
+            session.usable()?;
+            session.leases.renew(&lock, ttl)
+        })
     }
 
     /// Releases the lock. Blocks for one call to the store. Never touches the record of another holder.
     ///
     /// Returns `true` if the lock was this lease's and is free now. Returns `false` without asking the store if
-    /// the lease had been released or found lost before.
+    /// the lease had been released or found lost before. Of several threads that release it at the same time, at
+    /// most one gets `true`.
     ///
     /// # Errors
     /// * [`Code::LeaseLost`]: the lease had expired in the store, or another holder has the lock.
@@ -301,7 +306,7 @@ impl Lease {
         if !self.lock.is_open() {
             return Ok(false);
         }
-        self.session.release_lease(&self.lock)
+        self.session.leases.release(&self.lock)
     }
 
     /// Releases the lock as [`release`](Lease::release) does, but returns at once: a thread of the manager makes the call.
@@ -312,7 +317,7 @@ impl Lease {
     /// all others.
     pub fn start_release(&self) -> Result<PendingCall<bool>> {
         let lock = Arc::clone(&self.lock);
-        PendingCall::start(&self.session, self.name(), move |session| session.release_lease(&lock))
+        PendingCall::start(&self.session, self.name(), move |session| session.leases.release(&lock))
     }
 
     /// Turns the lease into a token, by which any process can renew and release it. The lock stays held, but no
@@ -322,47 +327,22 @@ impl Lease {
     /// does not: first the store records so. Blocks for that one call to the store. If it fails, there is no token and the
     /// lease is dropped.
     ///
-    /// Waits for a renewal or release under way, for two seconds at most.
-    ///
     /// # Errors
-    /// [`Code::LeaseLost`] if the lease was released or found lost; [`Code::RetriesExhausted`] if another call is still
-    /// under way after two seconds; [`Code::Closed`], [`Code::Forked`]. If the store has to record it, also those of a store
-    /// that does not serve.
+    /// [`Code::LeaseLost`] if the lease was released or found lost, or is being released; [`Code::Closed`],
+    /// [`Code::Forked`]. If the store has to record it, also those of a store that does not serve.
     pub fn into_token(self) -> Result<LeaseToken> {
-        let waits = Deadline::after(DROP_TIMEOUT);
-        let token = self.hand_on_by(waits);
-        if token.is_err() && waits.passed() && self.lock.is_open() {
-            // Without another wait in the drop.
-            self.session.give_up(&self.lock, waits);
-        }
-        token
+        self.hand_on()
     }
 
     /// See [`into_token`](Lease::into_token). After it, the lease has ended here. After an error it has not, unless it was
     /// lost.
-    #[cfg(feature = "capi")]
     pub(crate) fn hand_on(&self) -> Result<LeaseToken> {
-        self.hand_on_by(Deadline::after(DROP_TIMEOUT))
-    }
-
-    fn hand_on_by(&self, waits: Deadline) -> Result<LeaseToken> {
         self.session.usable()?;
-        let by = Deadline::after(self.session.settings.timeout);
-        let token = self
-            .session
-            .under_lock(StoreCall::OutliveProcess, &self.lock, |store| self.lock.hand_on(store, waits, by));
-        self.forget_if_over();
-        match &token {
-            Ok(_) => self.events().handed_on(),
-            Err(Error::LeaseLost { reason: Some(reason), .. }) => self.events().lost(*reason),
-            Err(_) => {}
-        }
-        token
+        self.session.leases.hand_on(&self.lock)
     }
 
     /// Lets the lock stay held for this time from now, even if it is released sooner: at most the TTL. See
-    /// [`AcquireOptions::min_hold`](crate::AcquireOptions::min_hold). Zero ends the minimum. No I/O. Waits for a renewal or
-    /// release under way.
+    /// [`AcquireOptions::min_hold`](crate::AcquireOptions::min_hold). Zero ends the minimum. No I/O.
     ///
     /// # Errors
     /// Those of [`check`](Lease::check), and [`Code::InvalidArgument`] for a time that is longer than the TTL, and for a
@@ -380,12 +360,8 @@ impl Lease {
     /// [`Code::Forked`].
     pub fn stop_keeping(&self) -> Result<()> {
         self.session.not_forked()?;
-        self.session.keeper.stop_keeping(&self.lock);
+        self.session.leases.keeper.stop_keeping(&self.lock);
         Ok(())
-    }
-
-    fn forget_if_over(&self) {
-        self.session.forget_if_over(&self.lock);
     }
 }
 
@@ -418,10 +394,12 @@ impl Drop for Lease {
     fn drop(&mut self) {
         // A forked child has a copy of its parent's lease and must not release it. Also, the mutex below may be
         // held by a thread that does not exist in the child.
-        if self.session.not_forked().is_err() || !self.lock.is_open() || self.lock.is_given_up() {
+        if self.session.not_forked().is_err() || !self.lock.is_open() {
             return;
         }
-        self.session.give_up(&self.lock, Deadline::after(DROP_TIMEOUT.min(self.session.settings.timeout)));
+        self.session
+            .leases
+            .give_up(&self.lock, Deadline::after(DROP_TIMEOUT.min(self.session.settings.timeout)));
     }
 }
 

@@ -25,6 +25,9 @@ use crate::session::Session;
 use crate::settings::config::Settings;
 use crate::store::{ListCursor, LockPage, LockQuery, StoreCounters};
 
+/// Shortest time in which [`LockManager::reach`] judges a store.
+const REACH_AT_LEAST: Duration = Duration::from_secs(1);
+
 /// Manager of the locks and latches of one client id in one store. Cheap to clone; all clones are the same
 /// manager.
 ///
@@ -80,10 +83,13 @@ impl LockManager {
         LockManager { session: Arc::new(session) }
     }
 
-    /// Checks that the store answers, and changes nothing. Blocks for `limit` or the store time-out at most, the
-    /// shorter one, and for what the system's resolver needs longer to look up a name. For programs that should say at their start that their store is missing, instead of
-    /// at their first lock: the lock itself waits for a store that is down, for the store time-out. A service that may
-    /// start before its store does not call this.
+    /// Checks that the store answers, and changes nothing. For programs that should say at their start that their store is
+    /// missing, instead of at their first lock: the lock itself waits for a store that is down, for the store time-out. A
+    /// service that may start before its store does not call this.
+    ///
+    /// Blocks for `limit` or the store time-out at most, the shorter one, for about a second longer while it finds out what
+    /// is at the address, and while the system's resolver looks up a name. A limit below a second is one second, which a
+    /// busy store needs.
     ///
     /// A store that has not answered this manager before fails within a second if its address is wrong: if nothing listens
     /// there, no such host exists, or another service answers. The error names what was found. A store that has answered
@@ -102,7 +108,14 @@ impl LockManager {
     /// * [`Code::Closed`](crate::Code::Closed), [`Code::Forked`](crate::Code::Forked).
     pub fn reach(&self, limit: Duration) -> Result<()> {
         self.session.usable()?;
-        self.session.store.greet(Deadline::after(limit.min(self.session.settings.timeout)))
+        let limit = limit.max(REACH_AT_LEAST).min(self.session.settings.timeout);
+        self.session.store.greet(Deadline::after(limit))
+    }
+
+    /// Returns whether a lease can [die with its process](crate::AcquireOptions::dies_with_process) in this store: `false`
+    /// for a store on servers, and with a lock delay. Does no I/O and never blocks.
+    pub fn can_die_with_process(&self) -> bool {
+        self.session.liveness().is_ok()
     }
 
     /// Creates what is missing in the store (the table) and checks that the store answers. Blocks, up to a
@@ -319,7 +332,7 @@ impl LockManager {
             self.session.store.counters();
         let notices = self.session.queue.notices().counts();
         Stats {
-            leases_held: self.session.held() as u64,
+            leases_held: self.session.leases.count() as u64,
             threads_waiting: self.session.queue.waiting() as u64,
             stale_numbers,
             reads_after_refusal,
@@ -328,7 +341,7 @@ impl LockManager {
             notices_unsent: notices.unsent,
             notices_ignored: notices.ignored,
             early_asks: notices.early,
-            leases_retaken: self.session.retaken(),
+            leases_retaken: self.session.leases.retaken(),
         }
     }
 
@@ -502,7 +515,7 @@ mod tests {
     fn a_manager_keeps_no_lease_that_is_over() {
         let manager = manager();
         let lock = manager.lock("a", Level::Xdc).unwrap();
-        let kept = || manager.session.held();
+        let kept = || manager.session.leases.count();
 
         let lease = lock.acquire().unwrap();
         assert_eq!(kept(), 1);

@@ -14,3 +14,4 @@ pub(crate) mod locks;
 pub(crate) mod manager;
 pub(crate) mod pending;
 pub(crate) mod pending_call;
+pub(crate) mod result_slot;

@@ -2,21 +2,21 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, Result, panic_text};
 use crate::events::sinks::OpenSpans;
 use crate::handles::acquire::{self, AcquireTerms};
 use crate::handles::lease::Lease;
+use crate::handles::result_slot::ResultSlot;
 use crate::names::holder::Holder;
 use crate::names::lock_name::LockName;
 use crate::runtime::cancel::{CancelToken, Registration};
 use crate::runtime::sync::{Mutex, MutexGuard};
 use crate::runtime::time::{Deadline, Moment};
-use crate::runtime::timerfd::Timerfd;
 use crate::session::Session;
 use crate::wait::asking::{AskKind, Inquiry, InquiryNumber, NextStep, Served};
 use crate::wait::completions::Completions;
@@ -48,14 +48,12 @@ struct PendingShared {
     /// Number among the inquiries of the manager.
     number: InquiryNumber,
     state: Mutex<PendingState>,
-    /// Created by the first call of [`Pending::fd`], under `state`.
-    timerfd: OnceLock<Timerfd>,
+    result: ResultSlot<Lease>,
 }
 
 struct PendingState {
     /// `None` once it has finished.
     ticket: Option<QueueTicket<Arc<LocalQueues>>>,
-    outcome: PendingOutcome,
     /// Whether it has asked the store before: even a wait of zero asks once.
     has_asked: bool,
     is_asking: bool,
@@ -70,12 +68,6 @@ struct PendingState {
     is_callers: bool,
     registration: Option<Registration>,
     listener: Option<Listener>,
-}
-
-enum PendingOutcome {
-    Waits,
-    Finished(Result<Lease>),
-    Taken,
 }
 
 struct Listener {
@@ -128,7 +120,6 @@ impl Pending {
         let cancel = terms.cancel.clone();
         let state = PendingState {
             ticket: Some(ticket),
-            outcome: PendingOutcome::Waits,
             has_asked: false,
             is_asking: false,
             read_at: 0,
@@ -140,8 +131,8 @@ impl Pending {
             listener: None,
         };
         let (session, name) = (Arc::clone(session), name.clone());
-        let (state, timerfd) = (Mutex::new(state), OnceLock::new());
-        let shared = Arc::new(PendingShared { session, name, terms, number, state, timerfd });
+        let (state, result) = (Mutex::new(state), ResultSlot::open("pending acquisition of"));
+        let shared = Arc::new(PendingShared { session, name, terms, number, state, result });
         let pending = Pending { shared };
         if let Some(token) = cancel {
             pending.shared.register(&token);
@@ -187,23 +178,9 @@ impl Pending {
     pub fn take(&self) -> Result<Option<Lease>> {
         let session = &self.shared.session;
         session.not_forked()?;
-        let mut state = self.shared.state.lock();
-        if matches!(state.outcome, PendingOutcome::Waits) {
-            return Ok(None);
-        }
-        let outcome = std::mem::replace(&mut state.outcome, PendingOutcome::Taken);
-        drop(state);
-        match outcome {
-            PendingOutcome::Finished(result) => {
-                let lease = result?;
-                session.usable()?;
-                Ok(Some(lease))
-            }
-            PendingOutcome::Waits | PendingOutcome::Taken => {
-                let name = self.shared.name.key();
-                Err(Error::invalid("pending acquisition of", name, "one whose result was not taken before"))
-            }
-        }
+        let Some(lease) = self.shared.result.take(&self.shared.name)? else { return Ok(None) };
+        session.usable()?;
+        Ok(Some(lease))
     }
 
     /// Cancels the acquisition: it finishes at once with [`Code::Cancelled`](crate::Code::Cancelled). A request to the store that is under way
@@ -223,18 +200,8 @@ impl Pending {
     /// # Errors
     /// [`Code::InternalError`](crate::Code::InternalError) if the process has no descriptor left; [`Code::Forked`](crate::Code::Forked).
     pub fn fd(&self) -> Result<BorrowedFd<'_>> {
-        let shared = &*self.shared;
-        shared.session.not_forked()?;
-        if let Some(timerfd) = shared.timerfd.get() {
-            return Ok(timerfd.as_fd());
-        }
-        let state = shared.state.lock();
-        let when = if state.ticket.is_some() { Moment::NEVER } else { Moment::OVER };
-        let timerfd = Timerfd::at(when).map_err(|error| Error::Internal {
-            what: format!("no descriptor for the acquisition of lock {}", shared.name),
-            source: Some(error.into()),
-        })?;
-        Ok(shared.timerfd.get_or_init(|| timerfd).as_fd())
+        self.shared.session.not_forked()?;
+        self.shared.result.fd(&self.shared.name)
     }
 
     /// Adds `tag` to `completions` when the pending finishes, or at once if it has finished. Dropping the pending takes the
@@ -338,13 +305,8 @@ impl PendingShared {
         let failed = result.as_ref().err().map(Error::code).filter(|_| !state.is_reported);
         // The next waiter may ask now. Before the result can be seen: whoever has it is not in the queue any more.
         drop(ticket);
-        state.outcome = PendingOutcome::Finished(result);
+        self.result.finish(&self.name, result);
         let (registration, is_added) = (state.registration.take(), state.is_added);
-        if let Some(timerfd) = self.timerfd.get()
-            && let Err(error) = timerfd.set(Moment::OVER)
-        {
-            log::error!("the timer of lock {} could not be set: {error}", self.name);
-        }
         if let Some(listener) = &mut state.listener {
             listener.number = Some(listener.completions.push(listener.tag));
         }
@@ -480,7 +442,7 @@ impl Inquiry for PendingShared {
 
     fn begin_read(&self) -> Option<LockName> {
         // A lock that stays with this process looks held there. It is taken again without the store.
-        if self.session.usable().is_err() || self.session.stays(&self.name) {
+        if self.session.usable().is_err() || self.session.leases.stays(&self.name) {
             return None;
         }
         let mut state = self.state.lock();
@@ -519,10 +481,9 @@ impl Drop for Pending {
         if state.ticket.is_some() {
             self.shared.finish(state, Err(self.shared.cancelled(None)));
         } else {
-            let outcome = std::mem::replace(&mut state.outcome, PendingOutcome::Taken);
             drop(state);
             // A lease that nobody took is released.
-            drop(outcome);
+            drop(self.shared.result.take(&self.shared.name));
         }
         if let Some(Listener { completions, number: Some(number), .. }) = listener {
             completions.remove(number);

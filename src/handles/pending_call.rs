@@ -1,15 +1,16 @@
 //! A call to the store that does not block: the release or the renewal of a lease.
 
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::error::{Error, Result};
+use crate::handles::result_slot::ResultSlot;
 use crate::names::lock_name::LockName;
-use crate::runtime::sync::Mutex;
+use crate::runtime::sync::AtomicBool;
 use crate::runtime::time::Moment;
-use crate::runtime::timerfd::Timerfd;
 use crate::session::Session;
 use crate::wait::asking::{AskKind, Inquiry, NextStep, Served};
 
@@ -31,16 +32,9 @@ struct CallShared<T> {
     session: Arc<Session>,
     name: LockName,
     run: Box<CallBody<T>>,
-    state: Mutex<CallState<T>>,
-    /// Created by the first call of [`PendingCall::fd`], under `state`.
-    timerfd: OnceLock<Timerfd>,
-}
-
-enum CallState<T> {
-    Waits,
-    Asks,
-    Finished(Result<T>),
-    Taken,
+    /// The call has begun, or never will.
+    has_begun: AtomicBool,
+    result: ResultSlot<T>,
 }
 
 impl<T: Send + 'static> PendingCall<T> {
@@ -56,8 +50,8 @@ impl<T: Send + 'static> PendingCall<T> {
             session: Arc::clone(session),
             name: name.clone(),
             run: Box::new(run),
-            state: Mutex::new(CallState::Waits),
-            timerfd: OnceLock::new(),
+            has_begun: AtomicBool::new(false),
+            result: ResultSlot::open("pending call of lock"),
         });
         let shard = name.hbase_row().first().copied().unwrap_or_default();
         let inquiry = Arc::clone(&shared) as Arc<dyn Inquiry>;
@@ -77,17 +71,7 @@ impl<T: Send + 'static> PendingCall<T> {
     /// result was taken before; [`Code::Forked`](crate::Code::Forked).
     pub fn take(&self) -> Result<Option<T>> {
         self.shared.session.not_forked()?;
-        let mut state = self.shared.state.lock();
-        if matches!(*state, CallState::Waits | CallState::Asks) {
-            return Ok(None);
-        }
-        match std::mem::replace(&mut *state, CallState::Taken) {
-            CallState::Finished(result) => result.map(Some),
-            _ => {
-                let name = self.shared.name.key();
-                Err(Error::invalid("pending call of lock", name, "one whose result was not taken before"))
-            }
-        }
+        self.shared.result.take(&self.shared.name)
     }
 
     /// Returns a descriptor for event loops. It becomes readable when the call has finished, and stays so. Poll the
@@ -97,48 +81,23 @@ impl<T: Send + 'static> PendingCall<T> {
     /// # Errors
     /// [`Code::InternalError`](crate::Code::InternalError) if the process has no descriptor left; [`Code::Forked`](crate::Code::Forked).
     pub fn fd(&self) -> Result<BorrowedFd<'_>> {
-        let shared = &*self.shared;
-        shared.session.not_forked()?;
-        if let Some(timerfd) = shared.timerfd.get() {
-            return Ok(timerfd.as_fd());
-        }
-        let state = shared.state.lock();
-        let is_open = matches!(*state, CallState::Waits | CallState::Asks);
-        let timerfd = Timerfd::at(if is_open { Moment::NEVER } else { Moment::OVER });
-        let timerfd = timerfd.map_err(|error| Error::Internal {
-            what: format!("no descriptor for a call of lock {}", shared.name),
-            source: Some(error.into()),
-        })?;
-        Ok(shared.timerfd.get_or_init(|| timerfd).as_fd())
-    }
-}
-
-impl<T> CallShared<T> {
-    fn finish(&self, result: Result<T>) {
-        let mut state = self.state.lock();
-        *state = CallState::Finished(result);
-        if let Some(Err(error)) = self.timerfd.get().map(|timerfd| timerfd.set(Moment::OVER)) {
-            log::error!("the timer of lock {} could not be set: {error}", self.name);
-        }
+        self.shared.session.not_forked()?;
+        self.shared.result.fd(&self.shared.name)
     }
 }
 
 impl<T: Send + 'static> Inquiry for CallShared<T> {
     fn next_step(&self) -> NextStep {
-        match *self.state.lock() {
-            CallState::Waits => NextStep::Ask(Moment::NEVER),
-            CallState::Asks => NextStep::LookAt(Moment::NEVER),
-            CallState::Finished(_) | CallState::Taken => NextStep::Done,
+        match self.has_begun.load(Ordering::Acquire) {
+            false => NextStep::Ask(Moment::NEVER),
+            true if self.result.is_open() => NextStep::LookAt(Moment::NEVER),
+            true => NextStep::Done,
         }
     }
 
     fn ask(&self) -> Served {
-        {
-            let mut state = self.state.lock();
-            if !matches!(*state, CallState::Waits) {
-                return Served::Unknown;
-            }
-            *state = CallState::Asks;
+        if self.has_begun.swap(true, Ordering::AcqRel) {
+            return Served::Unknown;
         }
         let result = catch_unwind(AssertUnwindSafe(|| (self.run)(&self.session))).unwrap_or_else(|_| {
             let what = format!("a call of lock {} panicked", self.name);
@@ -146,13 +105,13 @@ impl<T: Send + 'static> Inquiry for CallShared<T> {
             Err(Error::Panic { what })
         });
         let served = Served::of(&result);
-        self.finish(result);
+        self.result.finish(&self.name, result);
         served
     }
 
     fn stopped(&self) {
-        if matches!(*self.state.lock(), CallState::Waits) {
-            self.finish(Err(Error::Closed));
+        if !self.has_begun.swap(true, Ordering::AcqRel) {
+            self.result.finish(&self.name, Err(Error::Closed));
         }
     }
 }

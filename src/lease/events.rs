@@ -29,18 +29,19 @@ impl<'a> LeaseEvents<'a> {
         }
     }
 
-    /// A renewal has ended, whose answer is `answer`.
+    /// A renewal has ended, whose answer is `answer`. Whoever finds a lease lost reports that, when its reason is known.
     pub(crate) fn renewal(&self, answer: &Result<()>) {
         match answer {
             Ok(()) => self.renewed(),
-            Err(Error::LeaseLost { reason: Some(reason), .. }) => self.lost(*reason),
-            Err(Error::LeaseLost { reason: None, .. }) => {}
+            Err(Error::LeaseLost { .. }) => {}
             Err(error) => self.renewal_failed(error.code()),
         }
     }
 
     pub(crate) fn renewed(&self) {
-        if self.events.are_open() && self.lease.reported.renew() {
+        // Otherwise it was lost since then, and that is reported.
+        let is_valid = || self.lease.life.state().is_valid();
+        if self.events.are_open() && is_valid() && self.lease.reported.renew() {
             let (lock, fence) = (self.lease.name(), self.lease.fence());
             self.events.report(&Event::Renewed { lock, fence, left: self.left() });
         }

@@ -25,15 +25,17 @@ use std::time::Duration;
 use crate::error::{Code, Error, Result};
 use crate::events::sinks::EventSinks;
 use crate::lease::events::LeaseEvents;
-use crate::lease::held_lock::{Begun, Concluded, HeldLock, Leftover, PendingRenewal};
-use crate::names::lease_state::LostReason;
+use crate::lease::held_lock::requests::{LostRecord, RenewalEnd, Renewing};
+use crate::lease::held_lock::{HeldLock, Leftover};
+use crate::lease::loss::find_reason;
+use crate::names::owner::OwnerRecord;
 use crate::runtime::process::process_mark;
 use crate::runtime::process::threads::{self, Thread};
 use crate::runtime::sync::{AtomicBool, HashMap};
 use crate::runtime::sync::{Condvar, Mutex, MutexGuard};
 use crate::runtime::time::{Deadline, LONGEST_PARK, Moment, jittered};
 use crate::settings::config::Settings;
-use crate::store::{LockStore, Renewal, Renewed};
+use crate::store::{LockStore, Renewal};
 
 /// Longest wait of the first thread for the answers to its requests.
 const QUICKLY: Duration = Duration::from_millis(200);
@@ -47,7 +49,7 @@ const TOGETHER_MAX: usize = 1024;
 /// Limits of the pause after a failed renewal.
 const RETRY_MIN: Duration = Duration::from_millis(10);
 const RETRY_MAX: Duration = Duration::from_secs(5);
-/// Pause if the caller was using the lease, or if there was no time for its request.
+/// Pause if the caller has renewed the lease meanwhile, or if there was no time for its request.
 const SOON: Duration = Duration::from_millis(20);
 /// Time limit of the read that finds out who has taken a lost lock.
 const REASON: Duration = Duration::from_secs(1);
@@ -107,8 +109,8 @@ enum MemberRenewal {
     /// Nothing is to be renewed.
     None,
     Waits(KeeperLane, Due),
-    /// A thread asks the store.
-    Asks,
+    /// A thread asks the store, in this round.
+    Asks(u64),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -204,6 +206,11 @@ impl KeeperState {
         self.drop_if_idle(address);
     }
 
+    /// Whether nothing was scheduled for the lease since this round has taken it.
+    fn is_asked(&self, address: usize, round: u64) -> bool {
+        self.members.get(&address).is_some_and(|member| member.renewal == MemberRenewal::Asks(round))
+    }
+
     fn drop_if_idle(&mut self, address: usize) {
         let idle = |member: &Member| member.renewal == MemberRenewal::None && member.notice.is_none();
         if self.members.get(&address).is_some_and(idle) {
@@ -220,15 +227,18 @@ impl KeeperState {
         }
     }
 
-    /// Takes the leases of a lane that are due, and those that are due soon and may wait as long for an answer.
+    /// Takes the leases of a lane that are due, and those that are due soon and may wait as long for an answer. Returns the
+    /// number of the round as well.
     fn take_due(
         &mut self,
         lane: KeeperLane,
         patience: impl Fn(&HeldLock) -> Duration,
-    ) -> Vec<(usize, Arc<HeldLock>)> {
+    ) -> (u64, Vec<(usize, Arc<HeldLock>)>) {
         let now = Moment::now();
+        self.tickets += 1;
+        let round = self.tickets;
         let first = self.agenda(lane).first_key_value().map(|(due, address)| (*due, *address));
-        let Some((_, first)) = first.filter(|((at, _), _)| *at <= now) else { return Vec::new() };
+        let Some((_, first)) = first.filter(|((at, _), _)| *at <= now) else { return (round, Vec::new()) };
         let class = |lock: &HeldLock| patience(lock).as_millis().max(1).ilog2();
         let wanted = class(&self.members[&first].lock);
         let until = (now.after(TOGETHER.min(patience(&self.members[&first].lock) / 4)), u64::MAX);
@@ -237,12 +247,12 @@ impl KeeperState {
         for (due, address) in due {
             let member = self.members.get_mut(&address).expect("the agenda names members");
             if class(&member.lock) == wanted && taken.len() < TOGETHER_MAX {
-                member.renewal = MemberRenewal::Asks;
+                member.renewal = MemberRenewal::Asks(round);
                 taken.push((address, Arc::clone(&member.lock)));
                 self.agenda(lane).remove(&due);
             }
         }
-        taken
+        (round, taken)
     }
 }
 
@@ -407,7 +417,7 @@ fn work(shared: &Arc<KeeperShared>, lane: KeeperLane) {
                 state = shared.lock();
             }
         }
-        let taken = state.take_due(lane, |lock| shared.patience(lock));
+        let (round, taken) = state.take_due(lane, |lock| shared.patience(lock));
         if taken.is_empty() {
             let now = Moment::now();
             let pause = state.next(lane).map_or(LONGEST_PARK, |at| at.since(now).min(LONGEST_PARK));
@@ -417,12 +427,16 @@ fn work(shared: &Arc<KeeperShared>, lane: KeeperLane) {
             continue;
         }
         drop(state);
-        let round = RenewalRound::new(shared, lane, &taken, hung);
+        let renewals = RenewalRound::new(shared, lane, &taken, hung);
         let began = Moment::now();
-        let results = round.run();
-        hung = if Moment::now().since(began) < round.wait { 0 } else { hung.saturating_add(1) };
+        let results = renewals.run();
+        hung = if Moment::now().since(began) < renewals.wait { 0 } else { hung.saturating_add(1) };
         state = shared.lock();
         for (address, after) in results {
+            // Otherwise the caller has renewed or forgotten the lease meanwhile.
+            if !state.is_asked(address, round) {
+                continue;
+            }
             // If the second thread cannot be started, the first one goes on with the lease.
             let after = match after {
                 After::Renew(KeeperLane::Patient, at)
@@ -466,9 +480,10 @@ struct RenewalRound<'a> {
 struct AskedRenewal<'a> {
     address: usize,
     lock: &'a Arc<HeldLock>,
-    sent: PendingRenewal,
+    /// `None` after its end.
+    sent: Option<Renewing<'a>>,
     after: Option<After>,
-    lost: Option<(LostReason, Option<Leftover>)>,
+    lost: Option<LostRecord>,
     /// The answer, for the event sinks, except for a loss.
     answer: Option<Result<(), Code>>,
 }
@@ -492,24 +507,24 @@ impl<'a> RenewalRound<'a> {
         let (shared, mut results) = (self.shared, Vec::with_capacity(self.taken.len()));
         let mut asked = Vec::with_capacity(self.taken.len());
         for (address, lock) in self.taken {
-            let after = match lock.begin_renewal(&shared.settings) {
-                Begun::Ask(sent) => {
+            match lock.begin_kept_renewal(&shared.settings) {
+                None => results.push((*address, After::Nothing)),
+                sent => {
                     let (after, lost, answer) = (None, None, None);
                     asked.push(AskedRenewal { address: *address, lock, sent, after, lost, answer });
-                    continue;
                 }
-                Begun::Busy => After::Renew(self.lane, Moment::now().after(SOON)),
-                Begun::LongEnough | Begun::Over => After::Nothing,
-            };
-            results.push((*address, after));
+            }
         }
         self.ask(&mut asked);
         for AskedRenewal { address, lock, after, lost, answer, .. } in asked {
             let events = LeaseEvents::new(&shared.events, lock);
-            if let Some((why, leftover)) = lost {
-                lock.tell_lost(&*shared.store, why, Deadline::after(REASON.min(shared.settings.timeout)));
+            if let Some(LostRecord { record, why, leftover, .. }) = lost {
+                let by = Deadline::after(REASON.min(shared.settings.timeout));
+                let reason = find_reason(&*shared.store, lock, &record, why, by);
+                // A release since then changes nothing: it found no record of ours.
+                lock.life.lost(reason);
                 (shared.on_end)(lock, leftover);
-                events.lost(lock.life.state().lost().unwrap_or(why));
+                events.lost(reason);
             }
             match answer {
                 Some(Ok(())) => events.renewed(),
@@ -528,8 +543,9 @@ impl<'a> RenewalRound<'a> {
 
     fn ask(&self, asked: &mut [AskedRenewal<'_>]) {
         let (shared, by) = (self.shared, Deadline::after(self.wait));
+        let begun = asked.iter().filter_map(|asked| Some((asked.lock, asked.sent.as_ref()?)));
         let inputs: Vec<_> =
-            asked.iter().map(|it| (it.lock, it.sent.record.clone(), it.sent.asked, it.sent.ends)).collect();
+            begun.map(|(lock, sent)| (lock, sent.record.clone(), sent.asked, sent.ends)).collect();
         let renewals: Vec<_> = inputs
             .iter()
             .map(|(lock, owner_record, ttl, ends)| {
@@ -537,9 +553,9 @@ impl<'a> RenewalRound<'a> {
                 Renewal { name: lock.name(), owner_record, ttl: *ttl, alone }
             })
             .collect();
-        let mut report = |renewed: Renewed| {
-            if let Some(asked) = asked.get_mut(renewed.index).filter(|asked| asked.after.is_none()) {
-                self.conclude(asked, renewed);
+        let mut report = |at: usize, since, answer| {
+            if let Some(asked) = asked.get_mut(at) {
+                self.conclude(asked, since, answer);
             }
         };
         let asking = AssertUnwindSafe(|| shared.store.renew_many(&renewals, by, &mut report));
@@ -553,12 +569,11 @@ impl<'a> RenewalRound<'a> {
         }
     }
 
-    fn conclude(&self, asked: &mut AskedRenewal<'_>, renewed: Renewed) {
+    fn conclude(&self, asked: &mut AskedRenewal<'_>, since: Moment, answer: Result<Option<OwnerRecord>>) {
         let (shared, lock) = (self.shared, asked.lock);
-        let Renewed { since, answer, .. } = renewed;
-        let may_leave_parts = shared.store.may_leave_parts();
-        let after = match lock.end_renewal(&asked.sent, since, answer, &shared.settings, may_leave_parts) {
-            Concluded::Renewed => {
+        let Some(sent) = asked.sent.take() else { return };
+        let after = match sent.end(since, answer, &shared.settings, shared.store.may_leave_parts()) {
+            RenewalEnd::Renewed => {
                 asked.answer = Some(Ok(()));
                 let lane = if Moment::now().since(since) < QUICKLY {
                     KeeperLane::Quick
@@ -567,9 +582,9 @@ impl<'a> RenewalRound<'a> {
                 };
                 After::Renew(lane, shared.renewal_due(lock, lock.ends()))
             }
-            Concluded::Superseded => After::Renew(self.lane, Moment::now().after(SOON)),
-            Concluded::TooLate => After::Nothing,
-            Concluded::Failed(error) => {
+            RenewalEnd::Superseded => After::Renew(self.lane, Moment::now().after(SOON)),
+            RenewalEnd::TooLate => After::Nothing,
+            RenewalEnd::Failed(error) => {
                 log::warn!(
                     "lock {} is not renewed yet, and its lease ends in {:.1} s: {}",
                     lock.name(),
@@ -579,8 +594,8 @@ impl<'a> RenewalRound<'a> {
                 asked.answer = Some(Err(error.code()));
                 self.retry(lock)
             }
-            Concluded::Lost(why, leftover) => {
-                asked.lost = Some((why, leftover));
+            RenewalEnd::Lost(lost) => {
+                asked.lost = Some(lost);
                 After::Nothing
             }
         };
@@ -590,5 +605,36 @@ impl<'a> RenewalRound<'a> {
     fn retry(&self, lock: &HeldLock) -> After {
         let pause = jittered((self.shared.length(lock) / 15).clamp(RETRY_MIN, RETRY_MAX));
         After::Renew(KeeperLane::Patient, Moment::now().after(pause))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::held_lock::LeaseTerms;
+    use crate::names::lock_name::{Level, LockName, NamePolicy};
+    use crate::store::Grant;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// The caller may keep a lease again while a round has its result, and the other thread may take it at once.
+    #[test]
+    fn a_round_changes_nothing_for_a_lease_that_was_scheduled_since_it_took_it() {
+        let name = LockName::new(Level::Xdc, "t", None, "a", NamePolicy::Strict).unwrap();
+        let (owner_record, since) = (OwnerRecord::from_bytes([1; 16]), Moment::now());
+        let grant = Grant { owner_record, fence: None, fences: 1, since, may_reappear: false };
+        let ends = since.after(LONG);
+        let terms = LeaseTerms { ttl: LONG, asked: LONG, ends, until_death: false, notices: None };
+        let lock = Arc::new(HeldLock::new(name, grant, terms));
+        let (mut state, address) = (KeeperState::default(), lock.address());
+        state.member(&lock);
+        state.schedule(address, After::Renew(KeeperLane::Patient, Moment::OVER));
+        let (first, taken) = state.take_due(KeeperLane::Patient, |_| LONG);
+        assert!(taken.len() == 1 && state.is_asked(address, first));
+        state.schedule(address, After::Renew(KeeperLane::Quick, Moment::OVER));
+        assert!(!state.is_asked(address, first));
+        let (second, taken) = state.take_due(KeeperLane::Quick, |_| LONG);
+        assert_eq!(taken.len(), 1);
+        assert!(state.is_asked(address, second) && !state.is_asked(address, first));
     }
 }

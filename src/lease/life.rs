@@ -180,12 +180,16 @@ impl Life {
         self.notify(&mut facts);
     }
 
-    /// Returns a channel that gets a message when the state changes.
+    /// Returns a channel that gets a message when the state changes, and has one if the lease is over already: its state
+    /// changes no more, and whoever waits for a message would never learn of the loss.
     pub(crate) fn listen(&self) -> Receiver<()> {
         let (listener, changes) = bounded(1);
         let mut facts = self.facts.lock();
         // The earlier listeners receive a change up to now.
         self.notify(&mut facts);
+        if !facts.reported.is_valid() {
+            listener.send(()).expect("there is room for one");
+        }
         facts.listeners.push(listener);
         changes
     }
@@ -294,6 +298,18 @@ mod tests {
         assert!(life.renewed_in_time(now.after(length * 3)));
         assert_eq!(life.ends(), now.after(length * 2));
         assert_eq!(life.state(), LeaseState::Renewing);
+    }
+
+    /// A busy machine lost a lease between the call that kept it and the one that listened, and nobody was told.
+    #[test]
+    fn who_listens_to_a_lease_that_is_over_is_told_at_once() {
+        let (now, length) = (Moment::now(), Duration::from_secs(90));
+        let valid = Life::new(now.after(length), length);
+        let changes = valid.listen();
+        assert!(changes.is_empty(), "nothing has changed");
+        valid.released();
+        assert_eq!((changes.len(), valid.listen().len()), (1, 1));
+        assert_eq!(Life::new(now, length).listen().len(), 1, "it has expired");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// State of a [`Lease`](crate::Lease). The table at the top of `lease_life.rs` shows how one follows another.
+/// State of a [`Lease`](crate::Lease). The table at the top of `lease/life.rs` shows how one follows another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LeaseState {

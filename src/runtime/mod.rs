@@ -7,7 +7,6 @@ pub(crate) mod process;
 pub(crate) mod random;
 #[cfg(dlm_simulation)]
 pub mod simulation;
-pub(crate) mod slow_mutex;
 pub(crate) mod sync;
 pub(crate) mod time;
 pub(crate) mod timerfd;

@@ -35,10 +35,10 @@ use crate::runtime::time::{Deadline, Moment};
 use crate::store::counters::StoreCounters;
 use crate::store::layout::Layout;
 use crate::store::remote::resolve::{Doubt, Pauses, part, until_answered};
-use crate::store::remote::{CLEAN_UP, ROUNDS, Register, RemoteStore, Reply, contended};
+use crate::store::remote::{CLEAN_UP, ROUNDS, Register, RemoteStore, Reply, Settled, contended};
 use crate::store::{
     Acquired, Attempt, Grant, GrantRecord, HistoryStore, Inspection, LatchStore, ListCursor, LockPage,
-    LockQuery, LockStore, Released, Renewal, Renewed,
+    LockQuery, LockStore, OnRenewed, Released, Renewal,
 };
 
 /// First byte of the cursor of a list, by the layout whose locks are read.
@@ -186,9 +186,9 @@ impl<B: LayoutBridge> BothStore<B> {
                 break;
             }
             match until_answered(by, || self.bridge.set_count(name, last, number, by).settled()) {
-                Ok(Ok(())) if !others_counted => return Ok(true),
-                Ok(Ok(())) => return self.bridge.java().is_held_by(name, &java.owner_record, by),
-                Ok(Err(_)) => {}
+                Ok(Settled::Yes(())) if !others_counted => return Ok(true),
+                Ok(Settled::Yes(())) => return self.bridge.java().is_held_by(name, &java.owner_record, by),
+                Ok(Settled::No(_)) => {}
                 Err(error) => doubt.go_on(error)?,
             }
             others_counted = true;
@@ -259,7 +259,7 @@ fn half_of<'a>(
     renewals: &[Renewal<'a>],
     halves: impl Iterator<Item = (usize, &'a OwnerRecord)>,
 ) -> Vec<Renewal<'a>> {
-    halves.map(|(index, owner_record)| Renewal { owner_record, ..renewals[index] }).collect()
+    halves.map(|(at, owner_record)| Renewal { owner_record, ..renewals[at] }).collect()
 }
 
 impl<B: LayoutBridge> LockStore for BothStore<B> {
@@ -343,52 +343,51 @@ impl<B: LayoutBridge> LockStore for BothStore<B> {
     }
 
     /// First the locks `java` of all leases, in half of the time, and then the locks `own`.
-    fn renew_many(&self, renewals: &[Renewal<'_>], by: Deadline, report: &mut dyn FnMut(Renewed)) {
+    fn renew_many(&self, renewals: &[Renewal<'_>], by: Deadline, report: OnRenewed<'_>) {
         let mut halves = Vec::with_capacity(renewals.len());
         let mut lost = Vec::new();
-        for (index, renewal) in renewals.iter().enumerate() {
+        for (at, renewal) in renewals.iter().enumerate() {
             let parts =
                 self.bridge.check_ttl(renewal.ttl).and_then(|()| OwnerParts::decode(renewal.owner_record));
             match parts {
-                Ok(OwnerParts { java: Some(java), own: Some(own) }) => halves.push((index, java, own)),
+                Ok(OwnerParts { java: Some(java), own: Some(own) }) => halves.push((at, java, own)),
                 // The record of one lock is no lease.
-                Ok(_) => report(Renewed { index, since: Moment::now(), answer: Ok(None) }),
-                Err(error) => report(Renewed { index, since: Moment::now(), answer: Err(error) }),
+                Ok(_) => report(at, Moment::now(), Ok(None)),
+                Err(error) => report(at, Moment::now(), Err(error)),
             }
         }
         let mut renewed_java = Vec::with_capacity(halves.len());
-        let asked = half_of(renewals, halves.iter().map(|(index, java, _)| (*index, java)));
-        self.bridge.java().renew_many(&asked, part(by, 2), &mut |Renewed { index: at, since, answer }| {
-            let (index, _, own) = &halves[at];
+        let asked = half_of(renewals, halves.iter().map(|(at, java, _)| (*at, java)));
+        self.bridge.java().renew_many(&asked, part(by, 2), &mut |half, since, answer| {
+            let (at, _, own) = &halves[half];
             match answer {
-                Ok(Some(java)) => renewed_java.push((*index, since, java, own)),
-                Ok(None) => lost.push((*index, since)),
-                Err(error) => report(Renewed { index: *index, since, answer: Err(error) }),
+                Ok(Some(java)) => renewed_java.push((*at, since, java, own)),
+                Ok(None) => lost.push((*at, since)),
+                Err(error) => report(*at, since, Err(error)),
             }
         });
-        let asked = half_of(renewals, renewed_java.iter().map(|(index, _, _, own)| (*index, *own)));
+        let asked = half_of(renewals, renewed_java.iter().map(|(at, _, _, own)| (*at, *own)));
         let mut has_answer = vec![false; asked.len()];
-        self.bridge.own().renew_many(&asked, by, &mut |Renewed { index: at, answer, .. }| {
+        self.bridge.own().renew_many(&asked, by, &mut |half, _, answer| {
             // The lease counts from before both requests.
-            let (index, since, java, _) = &renewed_java[at];
-            has_answer[at] = true;
+            let (at, since, java, _) = &renewed_java[half];
+            has_answer[half] = true;
             let answer = match answer {
                 Ok(Some(own)) => Ok(Some(OwnerParts { java: Some(java.clone()), own: Some(own) }.encode())),
-                Ok(None) => return lost.push((*index, *since)),
+                Ok(None) => return lost.push((*at, *since)),
                 Err(error) => Err(error),
             };
-            report(Renewed { index: *index, since: *since, answer });
+            report(*at, *since, answer);
         });
-        for ((index, since, ..), _) in
-            renewed_java.iter().zip(has_answer).filter(|(_, has_answer)| !has_answer)
+        for ((at, since, ..), _) in renewed_java.iter().zip(has_answer).filter(|(_, has_answer)| !has_answer)
         {
-            let what = format!("lock {}: there was no time for its second half", renewals[*index].name);
+            let what = format!("lock {}: there was no time for its second half", renewals[*at].name);
             let error = Error::RetriesExhausted { store: self.describe(), what, source: None };
-            report(Renewed { index: *index, since: *since, answer: Err(error) });
+            report(*at, *since, Err(error));
         }
-        for (index, since) in lost {
-            self.release_rest(renewals[index].name, renewals[index].owner_record, by);
-            report(Renewed { index, since, answer: Ok(None) });
+        for (at, since) in lost {
+            self.release_rest(renewals[at].name, renewals[at].owner_record, by);
+            report(at, since, Ok(None));
         }
     }
 

@@ -70,16 +70,10 @@ pub struct Renewal<'a> {
     pub alone: bool,
 }
 
-/// Answer for one lease of [`LockStore::renew_many`].
-#[derive(Debug)]
-pub struct Renewed {
-    /// Position of the lease in the list of renewals.
-    pub index: usize,
-    /// A moment before the request for this lease was sent. The renewed lease counts from this moment.
-    pub since: Moment,
-    /// The answer that [`LockStore::renew`] would give.
-    pub answer: Result<Option<OwnerRecord>>,
-}
+/// What [`LockStore::renew_many`] calls with the answer for one lease: the position of the lease in the list of renewals, a
+/// moment before its request was sent, from which the renewed lease counts, and the answer that [`LockStore::renew`] would
+/// give.
+pub type OnRenewed<'f> = &'f mut dyn FnMut(usize, Moment, Result<Option<OwnerRecord>>);
 
 /// Answer of [`LockStore::release`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -201,6 +195,9 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
     /// record already lasts longer than `ttl`, it keeps its end and the renewal succeeds. This also holds for
     /// a request that arrives late, after one for a longer `ttl`.
     ///
+    /// Several threads may renew and release one lease at the same time, so `owner_record` may be what an earlier call was
+    /// given: a store that returns another record must still know it as this owner's.
+    ///
     /// If a reply was lost, the answer says what is true after the call. A renewal may be repeated, also if it
     /// is in doubt.
     fn renew(
@@ -212,22 +209,22 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
     ) -> Result<Option<OwnerRecord>>;
 
     /// Extends several leases, each of another lock, and each as [`renew`](LockStore::renew) does. Calls `report` once
-    /// for each lease that was asked for, in any order, and as soon as its answer is known. A lease that was not
-    /// reported was not asked for, because the deadline came first.
+    /// for each lease that was asked for, in any order, and as soon as its answer is known: see [`OnRenewed`]. A lease that
+    /// was not reported was not asked for, because the deadline came first.
     ///
     /// A store may ask for several leases in one request. Each lease still has a condition and an answer of its own: a
     /// lease without an answer is in doubt, whatever the answers for the others were. A server that hangs must not delay the
     /// requests to other servers.
     ///
     /// Default: one call of `renew` after the other.
-    fn renew_many(&self, renewals: &[Renewal<'_>], by: Deadline, report: &mut dyn FnMut(Renewed)) {
+    fn renew_many(&self, renewals: &[Renewal<'_>], by: Deadline, report: OnRenewed<'_>) {
         for (index, renewal) in renewals.iter().enumerate() {
             if by.passed() {
                 return;
             }
             let since = Moment::now();
             let answer = self.renew(renewal.name, renewal.owner_record, renewal.ttl, by);
-            report(Renewed { index, since, answer });
+            report(index, since, answer);
         }
     }
 

@@ -69,7 +69,7 @@ pub use latch_store::{
 pub use lock_list::{ListCursor, ListedLock, LockPage, LockQuery};
 pub(crate) use lock_store::locks_only;
 pub use lock_store::{
-    Acquired, Attempt, Grant, GrantRecord, Inspection, LivenessStore, LockStore, Released, Renewal, Renewed,
+    Acquired, Attempt, Grant, GrantRecord, Inspection, LivenessStore, LockStore, OnRenewed, Released, Renewal,
 };
 pub use memory::MemoryStore;
 pub use scheme::{Scheme, register_scheme, schemes};

@@ -170,7 +170,7 @@ fn is<T>(answer: Result<T>, code: Code) -> bool {
     answer.is_err_and(|error| error.code() == code)
 }
 
-/// The mutex inside the lease is held by a thread that the child does not have.
+/// A thread that the child does not have is releasing the lease.
 #[test]
 fn a_child_forked_while_a_lease_was_being_released_is_refused_and_does_not_wait() {
     if !alone() {
@@ -215,7 +215,7 @@ fn leave_to_the_background(manager: &LockManager) -> crate::Lock {
     let lock = manager.lock("a", Level::Xdc).unwrap();
     let token = lock.acquire().unwrap().into_token().unwrap();
     let leftover = Leftover { record: token.owner_record, ttl: token.ttl, doubt: LockDoubt::MayBeHeld };
-    manager.session().free_in_background(token.name, leftover);
+    manager.session().leases.free(token.name, leftover);
     lock
 }
 

@@ -93,10 +93,7 @@ impl Link<'_> {
                         thread::sleep(pause);
                     }
                 }
-                Some(Fault::Answer(bytes)) => {
-                    client.write_all(&bytes)?;
-                    return self.read(client).map(drop);
-                }
+                Some(Fault::Answer(bytes)) => client.write_all(&bytes)?,
             }
         }
     }

@@ -45,7 +45,7 @@ pub enum Fault {
     Swallow,
     /// The server carries out the request. The reply arrives byte by byte, with this pause after each byte.
     Drip(Duration),
-    /// The server does not receive the request. The client receives these bytes as the reply, and no further reply.
+    /// The server does not receive the request. The client receives these bytes as the reply.
     Answer(Vec<u8>),
 }
 
@@ -309,7 +309,12 @@ impl Wire {
     /// Makes sure that the connection is closed when the proxy is dropped.
     fn own(&self, stream: &TcpStream) -> io::Result<()> {
         stream.set_nodelay(true)?;
-        self.streams.lock().push(stream.try_clone()?);
+        let own = stream.try_clone()?;
+        let mut streams = self.streams.lock();
+        // One that is closed at both ends keeps its descriptor until it is dropped.
+        streams.retain(|stream| stream.peer_addr().is_ok());
+        streams.push(own);
+        drop(streams);
         if self.stopping.load(Ordering::SeqCst) {
             self.hang_up();
         }
@@ -367,5 +372,28 @@ impl Drop for Proxy {
             let Some(thread) = self.threads.lock().pop() else { break };
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use super::*;
+
+    /// A long test makes more connections than a process may have descriptors.
+    #[test]
+    fn connections_that_have_ended_keep_no_descriptor() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let proxy = Proxy::over(Arc::default());
+        proxy.0.listen(listener, |_| Ok(()));
+        for _ in 0..100 {
+            let _ = TcpStream::connect(address).unwrap().read(&mut [0]);
+        }
+        until("they have ended", || {
+            let _ = TcpStream::connect(address).unwrap().read(&mut [0]);
+            proxy.streams.lock().len() < 10
+        });
     }
 }

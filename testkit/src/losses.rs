@@ -720,16 +720,16 @@ pub fn many_renewals_whose_reply_is_lost_are_all_in_doubt_and_may_be_repeated(ca
         stage.proxy.next(case.target.renew[0], loss.clone());
         stage.proxy.next("batch", loss.clone());
         let mut in_doubt = 0;
-        store.renew_many(&renewals, by(), &mut |renewed| {
-            assert_eq!(code(renewed.answer.map(|_| ())), Code::InDoubt, "{loss:?}");
+        store.renew_many(&renewals, by(), &mut |_, _, answer| {
+            assert_eq!(code(answer.map(|_| ())), Code::InDoubt, "{loss:?}");
             in_doubt += 1;
         });
         assert_eq!((in_doubt, stage.proxy.hits()), (LEASES, hits + 1), "{loss:?}");
         stage.proxy.heal();
         let mut answers = 0;
-        store.renew_many(&renewals, by(), &mut |renewed| {
-            let record = renewed.answer.unwrap().expect("it is ours");
-            let name = renewals[renewed.index].name;
+        store.renew_many(&renewals, by(), &mut |at, _, answer| {
+            let record = answer.unwrap().expect("it is ours");
+            let name = renewals[at].name;
             assert_eq!(store.release(name, &record, by()).unwrap(), Released::Freed, "{loss:?}");
             answers += 1;
         });

@@ -21,6 +21,8 @@ pub enum ReleaseLine {
     Lie(Result<Released>),
     /// Releases the lock and returns this error.
     Applied(Error),
+    /// Does nothing and panics.
+    Panics,
 }
 
 /// A memory store with a script for its next answers. A call without a line in the script behaves normally.
@@ -132,6 +134,7 @@ impl LockStore for Scripted {
         match line.unwrap_or(ReleaseLine::Truth) {
             ReleaseLine::Truth => self.memory.release(name, owner_record, by),
             ReleaseLine::Lie(answer) => answer,
+            ReleaseLine::Panics => panic!("planted"),
             ReleaseLine::Applied(error) => self.memory.release(name, owner_record, by).and(Err(error)),
         }
     }

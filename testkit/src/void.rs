@@ -1,8 +1,8 @@
 //! Cases about real time on a machine that stands still.
 
 use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -59,9 +59,14 @@ impl Witness {
     fn start() -> Witness {
         let shared = Arc::new(Shared::default());
         let theirs = shared.clone();
+        let (looks, looked) = mpsc::channel();
         let work = move || {
             let mut last = Instant::now();
-            while !theirs.ended.load(Ordering::Relaxed) {
+            let _ = looks.send(());
+            let mut ended = false;
+            while !ended {
+                // Read before the last look, which otherwise might miss a gap.
+                ended = theirs.ended.load(Ordering::Relaxed);
                 thread::sleep(TICK);
                 let now = Instant::now();
                 let gap = (now - last).saturating_sub(TICK);
@@ -72,6 +77,8 @@ impl Witness {
             }
         };
         let thread = thread::Builder::new().name("dlm-test-witness".into()).spawn(work).expect("a thread");
+        // A case that began before would stand still unseen.
+        looked.recv().expect("the witness looks at the clock");
         Witness { shared, thread }
     }
 

@@ -60,6 +60,7 @@ static void child(const char *uri)
     CHECK(fd == -1 && dlm_lease_fence(lease) == 0 && dlm_lease_remaining_ms(lease) == 0);
     EXPECT(DLM_FORKED, dlm_lock_try_acquire(lock, DLM_DEFAULT, &own_lease, &error));
     EXPECT(DLM_FORKED, dlm_lock_acquire(lock, NULL, &own_lease, &error));
+    EXPECT(DLM_FORKED, dlm_manager_reach(manager, DLM_DEFAULT, &error));
     EXPECT(DLM_FORKED, dlm_manager_initialize(manager, &error));
     EXPECT(DLM_FORKED, dlm_manager_lock(manager, "a", DLM_LEVEL_DC, &none, &error));
     EXPECT(DLM_FORKED, dlm_manager_stats(manager, &stats, sizeof stats, &error));

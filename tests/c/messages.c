@@ -1,5 +1,5 @@
-/* Reads lines of a verb, the id of a lock or latch, and the URI of a store, with tabs between. Prints what the call says:
- * the name of its status, and the message. */
+/* Reads lines of a verb, the id of a lock or latch if it needs one, and the URI of a store, with tabs between. Prints what
+ * the call says: the name of its status, and the message. */
 #include "check.h"
 
 static struct dlm_error *error;
@@ -45,7 +45,10 @@ int main(void)
         uri[strcspn(uri, "\n")] = '\0';
         status = dlm_manager_open(uri, NULL, &manager, &error);
         if (status == DLM_OK) {
-            status = strcmp(line, "acquire") == 0 ? acquire(manager, id) : count_down(manager, id);
+            if (strcmp(line, "reach") == 0)
+                status = dlm_manager_reach(manager, DLM_DEFAULT, &error);
+            else
+                status = strcmp(line, "acquire") == 0 ? acquire(manager, id) : count_down(manager, id);
             dlm_manager_free(manager);
         }
         printf("%s: %s\n", dlm_status_name((int32_t)status), error != NULL ? dlm_error_message(error) : "");

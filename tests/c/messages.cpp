@@ -1,5 +1,5 @@
-// Reads lines of a verb, the id of a lock or latch, and the URI of a store, with tabs between. Prints what the call says: the
-// name of its status, and the message.
+// Reads lines of a verb, the id of a lock or latch if it needs one, and the URI of a store, with tabs between. Prints what
+// the call says: the name of its status, and the message.
 #include <dlm.hpp>
 
 #include <iostream>
@@ -12,7 +12,9 @@ int main() {
     while (std::getline(std::cin, verb, '\t') && std::getline(std::cin, id, '\t') && std::getline(std::cin, uri)) {
         try {
             const dlm::Manager manager(uri);
-            if (verb == "acquire") {
+            if (verb == "reach") {
+                manager.reach();
+            } else if (verb == "acquire") {
                 static_cast<void>(manager.lock(id, dlm::Level::xdc).acquire());
             } else {
                 manager.latch(id, dlm::Level::xdc).count_down();

@@ -4,7 +4,7 @@
 #include "check.h"
 
 /* Returns a place for an output, at an odd address. The bytes on both sides of it hold a mark. */
-static unsigned char space[64];
+static unsigned char space[16 + 1 + sizeof(struct dlm_stats) + 16];
 
 static void *odd(void)
 {

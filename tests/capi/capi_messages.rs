@@ -4,6 +4,7 @@ use std::fs;
 use std::io::Write as _;
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use dlm::{LatchKind, Level, LockManager};
 use dlm_fixtures::c::{self, Link};
@@ -11,7 +12,7 @@ use dlm_fixtures::go;
 
 use super::capi_programs::{Place, has};
 
-/// A verb, an id, a URI, and what the message says.
+/// A verb, an id if it needs one, a URI, and what the message says.
 struct Case {
     verb: &'static str,
     id: &'static str,
@@ -51,6 +52,7 @@ fn in_rust(case: &Case) -> String {
     let called = || -> dlm::Result<()> {
         let manager = LockManager::open(&case.uri)?;
         match case.verb {
+            "reach" => manager.reach(Duration::MAX),
             "acquire" => manager.lock(case.id, Level::Xdc)?.acquire().map(drop),
             _ => manager.latch(case.id, Level::Xdc, LatchKind::CountDown)?.count_down(),
         }
@@ -90,7 +92,8 @@ fn a_message_is_one_line_with_its_cause_and_the_same_in_every_language() {
         case("acquire", "", &store, &["INVALID_ARGUMENT: ", "id"]),
         case("acquire", "a", &format!("{store}?ttl=500d"), &["INVALID_ARGUMENT: ", "500d", "365 days"]),
     ];
-    for verb in ["acquire", "count-down"] {
+    cases.push(case("reach", "", &store, &["OK: "]));
+    for verb in ["acquire", "count-down", "reach"] {
         for (address, says) in [(&refused, "nothing listens at"), (&web, "an HTTP server answers at")] {
             for uri in [
                 format!("hbase://{address}/t"),

@@ -69,7 +69,13 @@ impl Place {
     }
 
     fn run(&self, program: &Path, args: &[&str]) {
-        c::run(c::with_library(&mut Command::new(program)).arg(self.store()).args(args)).unwrap();
+        self.run_with(program, args, &[]);
+    }
+
+    fn run_with(&self, program: &Path, args: &[&str], variables: &[(&str, &str)]) {
+        let mut command = Command::new(program);
+        c::run(c::with_library(&mut command).arg(self.store()).args(args).envs(variables.iter().copied()))
+            .unwrap();
     }
 }
 
@@ -521,11 +527,14 @@ fn no_c_or_cpp_program_is_reported_by_the_address_sanitizer() {
     }
     let flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-O1"];
     let place = Place::new();
+    // A thread that pthread_cancel() ends leaves poisoned frames behind. At the thread's end the sanitizer would find its own
+    // stack among them, if it takes its signal stack back.
+    let variables = [("ASAN_OPTIONS", "use_sigaltstack=0")];
     // With GCC 12, the sanitizer's memory allocator may be locked in a forked child. Then the child hangs.
     for (name, args) in C.iter().filter(|(name, _)| *name != "forks") {
-        place.run(&place.c("gcc", name, Link::Static, &flags), args);
+        place.run_with(&place.c("gcc", name, Link::Static, &flags), args, &variables);
     }
-    place.run(&place.cpp("g++", Link::Static, &flags), &[]);
+    place.run_with(&place.cpp("g++", Link::Static, &flags), &[], &variables);
 }
 
 #[test]
@@ -755,7 +764,8 @@ fn unrefused(name: &str) -> &'static str {
 }
 
 /// Functions that take `DLM_DEFAULT` as a wait. In an election it means no limit, as the header says.
-const WAIT_HAS_DEFAULT: [&str; 6] = [
+const WAIT_HAS_DEFAULT: [&str; 7] = [
+    "dlm_manager_reach",
     "dlm_lock_acquire_within",
     "dlm_lock_acquire_start",
     "dlm_lock_acquire_start_here",

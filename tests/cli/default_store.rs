@@ -5,10 +5,14 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use dlm_testkit::{skipped, until};
 
 use super::{Done, Running, Shell, TOOK_TOO_LONG};
+
+/// Most users of one test program. With the largest process id, the user ids still fit.
+const USERS_MAX: u32 = 16;
 
 const NO_ROOT: &str = "only root can become another user";
 
@@ -22,11 +26,14 @@ struct NewUser {
 }
 
 impl NewUser {
-    /// The user id depends on the process id, so test programs that run at the same time use different users. `salt`
-    /// does the same for the tests of this program.
-    fn new(salt: u32) -> NewUser {
+    /// No two tests have the same user, also of programs that run at the same time: the id depends on the process id, and on
+    /// the users before in this process.
+    fn new() -> NewUser {
+        static USERS: AtomicU32 = AtomicU32::new(0);
+        let number = USERS.fetch_add(1, Ordering::Relaxed);
+        assert!(number < USERS_MAX, "too many users");
         let shell = Shell::new();
-        let id = 1_000_000_000 + 8 * std::process::id() + salt;
+        let id = 1_000_000_000 + USERS_MAX * std::process::id() + number;
         chown(shell.dir.path(), Some(id), Some(id)).unwrap();
         let user = NewUser { shell, id };
         user.clean();
@@ -154,7 +161,7 @@ fn a_login_shell_cron_and_units_of_a_new_user_exclude_each_other() {
     if !rustix::process::geteuid().is_root() {
         return skipped("root", NO_ROOT);
     }
-    let user = NewUser::new(0);
+    let user = NewUser::new();
     let envs = environments(|name| user.dir(name));
     all_exclude_each_other(|args| user.dlm(args), &envs);
     for (_, dir) in envs.iter().flatten() {
@@ -170,7 +177,7 @@ fn a_command_of_cron_does_not_run_beside_one_of_a_login_shell() {
     if !rustix::process::geteuid().is_root() {
         return skipped("root", NO_ROOT);
     }
-    let user = NewUser::new(1);
+    let user = NewUser::new();
     let run = ["run", "x", "--", "sh", "-c", "echo go >began; exec sleep 300"];
     let mut first = user.dlm(&run);
     let first = Running(Some(first.env("XDG_RUNTIME_DIR", user.dir("session")).spawn().unwrap()));
@@ -187,7 +194,7 @@ fn a_store_is_usable_whatever_umask_its_creator_has() {
     if !rustix::process::geteuid().is_root() {
         return skipped("root", NO_ROOT);
     }
-    let user = NewUser::new(2);
+    let user = NewUser::new();
     let path = format!("embedded:{}", user.dir("with").join("a/b/store").display());
     let group = format!("embedded:{}?group=on", user.dir("group").join("store").display());
     for umask in ["0177", "0777", "0277", "0002"] {
@@ -232,7 +239,7 @@ fn a_default_store_that_its_user_could_not_enter_is_mended() {
     if !rustix::process::geteuid().is_root() {
         return skipped("root", NO_ROOT);
     }
-    let user = NewUser::new(3);
+    let user = NewUser::new();
     ran(&mut user.dlm(&["run", "x", "--", "true"])).ok();
     fs::set_permissions(user.default_dir(), Permissions::from_mode(0o600)).unwrap();
     ran(&mut user.dlm(&["run", "x", "--", "true"])).ok();
@@ -329,7 +336,7 @@ fn a_lock_of_an_older_version_in_the_usual_places_is_waited_for_without_any_vari
     if !rustix::process::geteuid().is_root() {
         return skipped("root", NO_ROOT);
     }
-    let user = NewUser::new(2);
+    let user = NewUser::new();
     let session = Made(PathBuf::from(format!("/run/user/{}", user.id)));
     fs::create_dir_all(&session.0).unwrap();
     chown(&session.0, Some(user.id), Some(user.id)).unwrap();
@@ -345,7 +352,7 @@ fn what_another_user_put_in_an_old_place_is_not_looked_at() {
     if !rustix::process::geteuid().is_root() {
         return skipped("root", NO_ROOT);
     }
-    let user = NewUser::new(3);
+    let user = NewUser::new();
     let held = format!("embedded:{}", user.dir("other").join("store").display());
     ran(&mut user.dlm(&["--store", &held, "acquire", "--ttl", "10m", "x"])).ok();
     let old = Made(PathBuf::from(format!("/tmp/dlm-{}", user.id)));

@@ -8,13 +8,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dlm::{Code, Level, LockManager};
+use dlm_testkit::{LONG, until};
 
 use super::{Running, Shell};
 
-/// The store time-out in these tests, which a silent server takes.
-const TIMEOUT: &str = "timeout=1500ms";
-/// The longest time of a command here, on a busy machine. Before, many of them took 60 s.
-const LATEST: Duration = Duration::from_secs(20);
+/// The store time-out with a server that says nothing, which takes all of it.
+const BRIEF: &str = "timeout=1500ms";
+/// The store time-out with a server that says something. It is not used up: each command ends when it knows who answers,
+/// and a busy machine may be late with that.
+const PATIENT: &str = "timeout=60s";
 
 /// Serves each connection with `answer` until the test program ends.
 fn serve(answer: fn(TcpStream) -> std::io::Result<()>) -> String {
@@ -121,24 +123,35 @@ fn closes(stream: TcpStream) -> std::io::Result<()> {
     stream.shutdown(std::net::Shutdown::Both)
 }
 
-/// URIs with a wrong address of each kind and for each scheme, and what an error says about it. With the port where
-/// nothing listens.
-fn wrong_stores() -> (Vec<(String, &'static str)>, rustix::fd::OwnedFd) {
+/// A store with a wrong address.
+struct WrongStore {
+    /// With no option.
+    uri: String,
+    timeout: &'static str,
+    /// What an error says about it.
+    said: &'static str,
+}
+
+/// A wrong address of each kind for each scheme. With the port where nothing listens.
+fn wrong_stores() -> (Vec<WrongStore>, rustix::fd::OwnedFd) {
     let (port, refused) = refused();
+    let has_names = unknown_host().contains("not known");
     let kinds = [
-        (serve(http), "an HTTP server answers at"),
-        (serve(redis), "Redis answers at"),
-        (serve(silent), "accepts connections and answers nothing"),
-        (refused, "nothing listens at"),
-        ("no-such-host.invalid:16000".into(), unknown_host()),
-        (serve(thrift2), "a Thrift server"),
+        (serve(http), "an HTTP server answers at", PATIENT),
+        (serve(redis), "Redis answers at", PATIENT),
+        (serve(silent), "accepts connections and answers nothing", BRIEF),
+        (refused, "nothing listens at", PATIENT),
+        ("no-such-host.invalid:16000".into(), unknown_host(), if has_names { PATIENT } else { BRIEF }),
+        (serve(thrift2), "a Thrift server", PATIENT),
     ];
-    let of = |(address, said): &(String, &'static str)| {
-        [
-            (format!("hbase://{address}/t?{TIMEOUT}"), *said),
-            (format!("hbase+thrift://{address}/t?{TIMEOUT}"), *said),
-            (format!("aerospike://{address}/test/t?{TIMEOUT}"), *said),
-        ]
+    let of = |(address, said, timeout): &(String, &'static str, &'static str)| {
+        let uris = [
+            format!("hbase://{address}/t"),
+            format!("hbase+thrift://{address}/t"),
+            format!("aerospike://{address}/test/t"),
+        ];
+        let (said, timeout) = (*said, *timeout);
+        uris.map(|uri| WrongStore { uri, timeout, said })
     };
     (kinds.iter().flat_map(of).collect(), port)
 }
@@ -146,22 +159,22 @@ fn wrong_stores() -> (Vec<(String, &'static str)>, rustix::fd::OwnedFd) {
 #[test]
 fn the_first_call_of_the_tool_names_who_answers_and_is_never_in_doubt() {
     let verbs: [(&[&str], i32); 4] = [
-        (&["run", "--wait", "1s", "x", "--", "true"], 69),
+        (&["run", "--wait", "60s", "x", "--", "true"], 69),
         (&["init"], 69),
         (&["latch", "down", "x"], 69),
         (&["doctor"], 78),
     ];
     let (stores, _port) = wrong_stores();
     thread::scope(|scope| {
-        for (uri, said) in &stores {
+        for WrongStore { uri, timeout, said } in &stores {
             scope.spawn(move || {
                 for (verb, status) in verbs {
-                    let shell = Shell::on(uri.clone());
+                    let shell = Shell::on(format!("{uri}?{timeout}"));
                     let began = Instant::now();
                     let child = shell.dlm(verb).env("DLM_FARM", "dc1").spawn().unwrap();
                     let done = Running(Some(child)).finish();
                     let what = format!("{uri} {verb:?}: {}{}", done.out, done.err);
-                    assert!(began.elapsed() < LATEST, "{:?} {what}", began.elapsed());
+                    assert!(began.elapsed() < LONG, "{:?} {what}", began.elapsed());
                     assert_eq!(done.status.code(), Some(status), "{what}");
                     let text = if status == 78 { &done.out } else { &done.err };
                     assert!(text.contains(said) && !text.contains("in doubt"), "{what}");
@@ -185,12 +198,16 @@ fn a_port_that_closes_every_connection_ends_no_wait() {
             format!("aerospike://{address}/test/t"),
         ] {
             scope.spawn(move || {
-                let shell = Shell::on(format!("{uri}?{TIMEOUT}"));
-                let began = Instant::now();
+                let shell = Shell::on(format!("{uri}?{BRIEF}"));
                 let run = ["--farm", "dc1", "run", "--wait", "1s", "x", "--", "true"];
-                let line = shell.run(&run).fails_with(69);
-                assert!(began.elapsed() >= Duration::from_millis(900), "{uri}: {:?} {line}", began.elapsed());
-                assert!(line.contains("closes connections without an answer"), "{uri}: {line}");
+                // A busy machine may close a connection too late for one command.
+                until("nobody was said to close connections", || {
+                    let began = Instant::now();
+                    let line = shell.run(&run).fails_with(69);
+                    let took = began.elapsed();
+                    assert!(took >= Duration::from_millis(900), "{uri}: {took:?} {line}");
+                    line.contains("closes connections without an answer")
+                });
             });
         }
     });
@@ -201,28 +218,47 @@ fn a_port_that_closes_every_connection_ends_no_wait() {
 fn the_library_names_the_cause_and_its_first_contact_does_not_wait_for_it() {
     let (stores, _port) = wrong_stores();
     thread::scope(|scope| {
-        for (uri, said) in &stores {
+        for WrongStore { uri, timeout, said } in &stores {
             scope.spawn(move || {
-                let open =
-                    || LockManager::builder().store_uri(uri).client("tests").farm("dc1").open().unwrap();
-                let manager = open();
+                let open = |timeout: &str| {
+                    let builder = LockManager::builder().store_uri(&format!("{uri}?{timeout}"));
+                    builder.client("tests").farm("dc1").open().unwrap()
+                };
+                let line = |error: dlm::Error| {
+                    let line = error.to_string();
+                    assert_eq!(error.code(), Code::ConnectionError, "{uri}: {line}");
+                    assert!(!line.contains('\n'), "{uri}: {line}");
+                    line
+                };
+                let manager = open(timeout);
                 let began = Instant::now();
                 let errors = [
                     manager.initialize().unwrap_err(),
-                    manager.reach(Duration::from_secs(60)).unwrap_err(),
+                    manager.reach(LONG).unwrap_err(),
                     manager.initialize_latches().unwrap_err(),
-                    open().lock("x", Level::Xdc).unwrap().acquire().unwrap_err(),
                 ];
+                assert!(began.elapsed() < LONG, "{uri}: {:?}", began.elapsed());
                 for error in errors {
-                    let line = error.to_string();
-                    assert_eq!(error.code(), Code::ConnectionError, "{uri}: {line}");
-                    assert!(line.contains(said) && !line.contains('\n'), "{uri}: {line}");
+                    let line = line(error);
+                    assert!(line.contains(said), "{uri}: {line}");
                 }
-                assert!(began.elapsed() < 2 * LATEST, "{uri}: {:?}", began.elapsed());
                 let found = manager.diagnose().unwrap();
                 assert!(found[0].to_string().contains(said), "{uri}: {}", found[0]);
+                // Looks for a moment only, in which a busy machine may see nobody.
+                let lock = open(BRIEF).lock("x", Level::Xdc).unwrap();
+                until("the cause was never named", || line(lock.acquire().unwrap_err()).contains(said));
             });
         }
     });
     were_only_greeted();
+}
+
+/// The nodes are asked for their partitions first, which takes all of so little time.
+#[test]
+fn a_request_whose_time_goes_by_before_it_is_sent_names_the_cause() {
+    let uri = format!("aerospike://{}/test/t?timeout=500ms", serve(silent));
+    let manager = LockManager::builder().store_uri(&uri).client("tests").farm("dc1").open().unwrap();
+    let error = manager.lock("x", Level::Xdc).unwrap().inspect().unwrap_err();
+    assert_eq!(error.code(), Code::ConnectionError, "{error}");
+    assert!(error.to_string().contains("accepts connections and answers nothing"), "{error}");
 }

@@ -317,6 +317,7 @@ fn a_lease_that_dies_with_its_process_is_refused_where_others_must_wait_or_nobod
     let embedded = format!("embedded:{}", site.store().display());
     let refused = |uri: &str, options: AcquireOptions, what: &str| {
         let manager = LockManager::builder().store_uri(uri).client("tests").open().unwrap();
+        assert_eq!(manager.can_die_with_process(), what == "minimum hold", "{uri}");
         let asked = lock(&manager, "a").acquire_with(&options.dies_with_process());
         let error = asked.expect_err(uri);
         assert_eq!(error.code(), Code::InvalidArgument, "{}", error.chain());
@@ -325,7 +326,7 @@ fn a_lease_that_dies_with_its_process_is_refused_where_others_must_wait_or_nobod
     };
     refused("memory:", AcquireOptions::new(), "memory:");
     refused(&format!("{embedded}?lock_delay=1s"), AcquireOptions::new(), "lock delay");
-    refused(&embedded, AcquireOptions::new().min_hold(RETRY), "minimum hold");
+    refused(&format!("{embedded}?lock_delay=0s"), AcquireOptions::new().min_hold(RETRY), "minimum hold");
     let manager = site.manager();
     let pair = [lock(&manager, "a"), lock(&manager, "b")];
     let pair = [&pair[0], &pair[1]];

@@ -295,6 +295,10 @@ fn an_expired_lease_is_told_by_whoever_looks_first() {
     assert_eq!(notes.told(), ["lost a: EXPIRED"], "released too late");
     drop(expired());
     assert_eq!(notes.told(), ["lost a: EXPIRED"], "dropped too late");
+    let lease = expired();
+    store.to_renew(|_| Err(broken()));
+    lease.renew().unwrap_err();
+    assert_eq!(notes.told(), ["renewal failed a: CONNECTION_ERROR", "lost a: EXPIRED"], "renewed too late");
 }
 
 /// A renewal by the caller brings a lease back if the store has still its record.
@@ -521,7 +525,8 @@ impl EventSink for Uses {
 fn no_lock_of_the_library_is_held_when_an_event_is_told() {
     let store = Arc::new(Scripted::default());
     let uses = Arc::new(Uses { lease: OnceLock::new(), manager: OnceLock::new(), calls: Mutex::default() });
-    let builder = LockManager::builder().store(store.clone()).client("events").ttl(TTL);
+    // The renewals in the events are for the same time.
+    let builder = LockManager::builder().store(store.clone()).client("events").ttl(Duration::from_secs(6));
     let manager = builder.event_sink(uses.clone()).open().unwrap();
     let lock = manager.lock("a", Level::Xdc).unwrap();
     let lease = Arc::new(lock.acquire().unwrap());
@@ -530,7 +535,7 @@ fn no_lock_of_the_library_is_held_when_an_event_is_told() {
     lease.renew().unwrap();
     store.to_renew(|_| Err(doubt()));
     lease.renew().unwrap_err();
-    lease.renew_for(Duration::from_secs(6)).unwrap();
+    lease.renew().unwrap();
     lease.keep(Duration::MAX).unwrap();
     let renewals = || uses.calls.lock().unwrap().iter().filter(|call| call.starts_with("Renewed")).count();
     let before = renewals();

@@ -2,6 +2,7 @@
 //! the store.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use dlm::{
     Code, DEFAULT_TIMEOUT, Deadline, Error, Lease, LeaseState, Level, Lock, LockManager, LostReason, Moment,
     Result,
 };
-use dlm_testkit::ReleaseLine::{Applied, Lie, Truth};
+use dlm_testkit::ReleaseLine::{Applied, Lie, Panics, Truth};
 use dlm_testkit::{LONG, Scripted, until};
 
 /// No lease with this TTL expires during a test.
@@ -255,6 +256,17 @@ fn drop_with_failing_release(stage: &Stage, error: Error) {
     stage.store.to_release([Lie(Err(error))]);
     drop(lease);
     assert!(!stage.is_free());
+}
+
+/// The lease must not be left as one that is being released.
+#[test]
+fn a_release_in_which_the_store_panics_has_no_answer() {
+    let stage = stage();
+    let lease = stage.lock.acquire().unwrap();
+    stage.store.to_release([Panics]);
+    assert!(catch_unwind(AssertUnwindSafe(|| lease.release())).is_err());
+    drop(lease);
+    drop(stage.lock.acquire().expect("it is released in the background"));
 }
 
 #[test]

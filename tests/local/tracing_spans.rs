@@ -1,14 +1,14 @@
 //! Events as spans and events of the `tracing` crate, with a subscriber of the test.
 
 use std::fmt::{Debug, Write as _};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use dlm::{Error, Level, LockManager, TracingSink};
 use dlm_testkit::Scripted;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
+use tracing::{Dispatch, Event, Metadata, Subscriber};
 
 /// Writes down spans and events, indented by the spans that the thread is in.
 #[derive(Clone, Default)]
@@ -92,6 +92,9 @@ impl Subscriber for Tree {
 
 fn traced(run: impl FnOnce(&LockManager, &Scripted)) -> Vec<String> {
     let (tree, store) = (Tree::default(), Arc::new(Scripted::default()));
+    // While `tracing` knows one subscriber, a thread without one that reaches a place first switches the place off for all.
+    static ANOTHER: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(Tree::default()));
+    LazyLock::force(&ANOTHER);
     tracing::subscriber::with_default(tree.clone(), || {
         let builder =
             LockManager::builder().store(store.clone()).client("traces").ttl(Duration::from_secs(900));

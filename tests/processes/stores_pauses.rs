@@ -125,6 +125,8 @@ fn hold(manager: &LockManager, process: usize, locks: usize) {
         assert_eq!(next_order().as_deref(), Some("still"));
         still.store(true, Ordering::SeqCst);
     });
+    // A process that has ended cannot be stopped.
+    assert_eq!(next_order(), None);
 }
 
 fn hold_one(lock: &Lock, number: usize, still: &AtomicBool) {
@@ -203,9 +205,12 @@ fn stopped_holders_find_their_leases_lost_and_harm_no_successor(
             }
         });
         assert_eq!(sink.refused.into_inner(), processes * locks, "late writes refused");
-        // On a slow machine a lease may expire before its holder is stopped.
+        // On a slow machine a lease may expire before its holder is stopped, and a late call may get no answer.
         let stopped = stopped.into_inner();
-        eprintln!("{stopped} of {} holders were stopped while they held", processes * locks);
+        eprintln!(
+            "{stopped} of {} holders were stopped while they held, and refused afterwards",
+            processes * locks
+        );
         if stopped > processes * locks / 2 {
             return;
         }
@@ -226,10 +231,20 @@ fn stop_one_that_holds(
     holder.order("still");
     // The fence of each lock, and the end of its lease.
     let mut held = vec![(0, Moment::from_nanos(0)); locks];
-    for _ in 0..locks {
-        let [number, fence, ends] = numbers(&holder.report("still"));
-        held[number as usize] = (fence, Moment::from_nanos(ends));
-        assert!(sink.write(process, number as usize, fence));
+    // On a slow machine some leases end before others are reported.
+    let (mut still, mut lost) = (0, Vec::new());
+    while still < locks {
+        let mut words = holder.any_report();
+        match words.remove(0).as_str() {
+            "still" => {
+                let [number, fence, ends] = numbers(&words);
+                held[number as usize] = (fence, Moment::from_nanos(ends));
+                assert!(sink.write(process, number as usize, fence));
+                still += 1;
+            }
+            "lost" => lost.push(words),
+            other => panic!("{other}: {words:?}"),
+        }
     }
     thread::sleep(Duration::from_micros(fastrand::u64(..20_000)));
     holder.pause();
@@ -263,8 +278,10 @@ fn stop_one_that_holds(
 
     let pause_ended = Moment::now();
     holder.go_on();
-    for _ in 0..locks {
-        let words = holder.report("lost");
+    while lost.len() < locks {
+        lost.push(holder.report("lost"));
+    }
+    for words in lost {
         let [number, fence, last] = numbers(&words[..3]);
         let (number, last) = (number as usize, Moment::from_nanos(last));
         assert!(last < held[number].1, "{number}: a check succeeded after the end of the lease");
@@ -274,7 +291,25 @@ fn stop_one_that_holds(
         } else {
             ["1", "LEASE_LOST", "LEASE_LOST", "true"]
         };
-        assert_eq!(words[3..], expected, "{number}: descriptor, renew, release, lost for good");
+        // One whose lease ended before the pause may have called before others had the lock. Then the calls find its record.
+        let alone = if number.is_multiple_of(2) {
+            [["1", "true", "true", "true"], ["1", "true", "LEASE_LOST", "true"]]
+        } else {
+            [["1", "LEASE_LOST", "true", "true"]; 2]
+        };
+        let is_as_alone = pause_began >= held[number].1 && alone.iter().any(|alone| words[3..] == *alone);
+        // A store that does not answer a late call changes nothing for the successor. It is not counted as a proof.
+        let is_unanswered = |word: &String| ["CONNECTION_ERROR", "IN_DOUBT"].contains(&word.as_str());
+        let is_refused = |word: &String| is_unanswered(word) || word == "false" || word == "LEASE_LOST";
+        let [descriptor, renew, release, for_good] = &words[3..] else { panic!("{words:?}") };
+        if is_unanswered(renew) || is_unanswered(release) {
+            eprintln!("{number}: the store did not answer: {words:?}");
+            stopped.fetch_sub(usize::from(pause_began < held[number].1), Ordering::SeqCst);
+            assert_eq!((&**descriptor, &**for_good), ("1", "true"), "{number}: {words:?}");
+            assert!(is_refused(renew) && is_refused(release), "{number}: {words:?}");
+        } else if !is_as_alone {
+            assert_eq!(words[3..], expected, "{number}: descriptor, renew, release, lost for good");
+        }
         assert_eq!(fence, held[number].0);
         assert!(!sink.write(process, number, fence), "{number}: a late write was accepted");
     }

@@ -192,6 +192,13 @@ macro_rules! atomic {
 atomic!(AtomicBool, bool);
 atomic!(AtomicU64, u64);
 
+impl AtomicBool {
+    pub(crate) fn swap(&self, value: bool, order: Ordering) -> bool {
+        step();
+        self.0.swap(value, order)
+    }
+}
+
 impl AtomicU64 {
     pub(crate) fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
         step();

@@ -31,7 +31,7 @@ use crate::store::remote::RemoteStore;
 use crate::store::remote::resolve::part;
 use crate::store::{
     Acquired, Attempt, HistoryStore, Inspection, LatchStore, ListCursor, LockPage, LockQuery, LockStore,
-    Released, Renewal, Renewed,
+    OnRenewed, Released, Renewal,
 };
 
 /// A [`LockStore`] over both layouts. An owner record is that of the layout in which the lock was acquired.
@@ -100,16 +100,14 @@ impl LockStore for AerospikeBothStore {
 
     /// The leases of one layout and then those of the other one, if there are both. So a node that hangs delays those of
     /// the second layout by half of the time at most.
-    fn renew_many(&self, renewals: &[Renewal<'_>], by: Deadline, report: &mut dyn FnMut(Renewed)) {
+    fn renew_many(&self, renewals: &[Renewal<'_>], by: Deadline, report: OnRenewed<'_>) {
         let is_java = |at: &usize| renewals[*at].owner_record.as_bytes().len() == OwnerToken::LEN;
         let (java, own): (Vec<_>, Vec<_>) = (0..renewals.len()).partition(is_java);
         let java_by = if own.is_empty() { by } else { part(by, 2) };
         let halves: [(&dyn LockStore, _, _); 2] = [(&self.java, java, java_by), (&self.own, own, by)];
-        for (store, indexes, by) in halves.into_iter().filter(|(_, indexes, _)| !indexes.is_empty()) {
-            let renewals: Vec<_> = indexes.iter().map(|at| renewals[*at]).collect();
-            store.renew_many(&renewals, by, &mut |renewed| {
-                report(Renewed { index: indexes[renewed.index], ..renewed });
-            });
+        for (store, places, by) in halves.into_iter().filter(|(_, places, _)| !places.is_empty()) {
+            let half: Vec<_> = places.iter().map(|at| renewals[*at]).collect();
+            store.renew_many(&half, by, &mut |at, since, answer| report(places[at], since, answer));
         }
     }
 

@@ -171,7 +171,7 @@ impl Client {
                 {
                     Err(NoAnswer::Final(error))
                 }
-                Err(Failed::For(error) | Failed::Again { error, .. }) => Err(NoAnswer::Again(error)),
+                Err(failed) => Err(NoAnswer::Again(failed.into_error())),
             }
         })
     }
@@ -235,7 +235,7 @@ impl Client {
                     };
                     let answer = match decided {
                         Ok(decided) => Ok(Client::written(decided)),
-                        Err(Failed::For(error) | Failed::Again { error, .. }) => Err(error),
+                        Err(failed) => Err(failed.into_error()),
                     };
                     answered(at, since, answer);
                 })
@@ -577,7 +577,7 @@ impl Client {
     }
 
     /// Returns the time limit for one request in milliseconds.
-    fn limit_ms(&self, kind: RequestKind, what: &str, by: Deadline) -> Result<u32> {
+    fn limit_ms(&self, kind: RequestKind, what: &str, by: Deadline) -> std::result::Result<u32, Failed> {
         let left = left_ms(by).ok_or_else(|| self.name.late(what))?;
         // A node that lost its partner node holds writes back while it waits for the partner. Keep half of
         // the time to find out what happened to the write.
@@ -590,11 +590,14 @@ impl Client {
         by: Deadline,
         send: impl Fn() -> std::result::Result<Decided<T>, Failed>,
     ) -> Result<Decided<T>> {
-        let (mut sends, mut pause) = (1, PAUSE);
+        let (mut sends, mut pause, mut failure) = (1, PAUSE, None);
         loop {
             match send() {
                 Ok(answer) => return Ok(answer),
                 Err(Failed::For(error)) => return Err(error),
+                // Why a try before this one failed says more, and so does what was found at the addresses: the time may
+                // have gone by while nodes were asked for their partitions.
+                Err(Failed::Late(error)) => return Err(failure.unwrap_or_else(|| self.contact.named(error))),
                 Err(Failed::Again { error, retry }) => {
                     if by.remaining() <= pause || (retry == Retry::Soon && sends == SENDS) {
                         return Err(error);
@@ -604,7 +607,7 @@ impl Client {
                         time::sleep(jittered(pause));
                         pause = (pause * 2).min(PAUSE_LONGEST);
                     }
-                    sends += 1;
+                    (sends, failure) = (sends + 1, Some(error));
                 }
             }
         }
@@ -615,7 +618,7 @@ impl Client {
         &self,
         pooled: &PooledClient<'_, aerospike::Client>,
         by: Deadline,
-    ) -> Result<Arc<aerospike::Client>> {
+    ) -> std::result::Result<Arc<aerospike::Client>, Failed> {
         let client = match pooled.client() {
             Some(client) => client,
             None => {
@@ -636,9 +639,11 @@ impl Client {
                         self.contact.answered();
                         pooled.adopt(client)
                     }
-                    Some(Ok(Err(error))) => return Err(self.contact.named(self.name.unreachable(&error))),
-                    Some(Err(_)) => return Err(self.contact.named(self.name.unconnected())),
-                    None => return Err(self.name.panicked(RequestKind::Read, "connect")),
+                    Some(Ok(Err(error))) => {
+                        return Err(self.contact.named(self.name.unreachable(&error)).into());
+                    }
+                    Some(Err(_)) => return Err(self.contact.named(self.name.unconnected()).into()),
+                    None => return Err(self.name.panicked(RequestKind::Read, "connect").into()),
                 }
             }
         };
@@ -646,7 +651,8 @@ impl Client {
             return Err(self.name.of_namespace(
                 "is not strongly consistent, but strong_consistency=require needs that: set \
                  `strong-consistency true` in its configuration (Enterprise edition), or leave the option out",
-            ));
+            )
+            .into());
         }
         Ok(client)
     }

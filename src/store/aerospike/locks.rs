@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::client::{BinOperation, BinValue, Client, ManyWrite, RecordExistsAction, When, Write, Written};
+use super::client::{BinOperation, BinValue, Client, RecordExistsAction, When, Write, Written};
 use super::diagnose::look_over;
 use super::history;
 use super::keys::java_bins::{NAME, TOKEN, WHO};
@@ -13,19 +13,19 @@ use super::list;
 use super::options::Setup;
 use super::own::SLACK;
 use super::ready::wait_until_ready;
+use super::replaces::{self, ReplaceParts};
 use super::standing::java as standing;
 use crate::error::{Error, Result};
 use crate::names::diagnostic::Diagnostic;
 use crate::names::history_entry::HistoryEntry;
 use crate::names::lock_name::LockName;
 use crate::names::owner::OwnerToken;
-use crate::runtime::time::{Deadline, Moment, wall_ms};
+use crate::runtime::time::{Deadline, wall_ms};
 use crate::settings::options::Options;
 use crate::store::layout::Layout;
 use crate::store::lock_store::no_stamps;
 use crate::store::remote::{
-    Capabilities, Compares, Create, Created, NextReplace, ReadBack, Record, Register, Replace, Replaced,
-    Reply, Standing,
+    Capabilities, Compares, Create, Created, OnReply, ReadBack, Record, Register, Replace, Reply, Standing,
 };
 use crate::store::{HistoryOf, HistoryStore, LatchStore, ListCursor, LockPage, LockQuery};
 
@@ -146,44 +146,19 @@ impl Register for AerospikeStore {
             steps: &steps,
             ttl_s,
         };
-        Reply::of(self.client.write(&write, by).map(|written| match written {
-            Written::Done(_) => Ok(Created::default()),
-            Written::Missing | Written::Refused => Err(None),
-        }))
+        Reply::of(self.client.write(&write, by), |written| match written {
+            Written::Done(_) => Reply::Yes(Created::default()),
+            Written::Missing | Written::Refused => Reply::No(None),
+        })
     }
 
-    fn replace(&self, replace: &Replace<'_>, by: Deadline) -> Reply {
-        let parts = match ReplaceParts::of(0, replace, &self.suffix) {
-            Ok(parts) => parts,
-            Err(error) => return Reply::Down(error),
-        };
-        replaced(self.client.write(&parts.write(&parts.steps()), by))
+    fn replace(&self, change: &Replace<'_>, by: Deadline) -> Reply {
+        replaces::replace(&self.client, JavaReplace::of(change, &self.suffix), by)
     }
 
-    fn replace_many(
-        &self,
-        replaces: &[Replace<'_>],
-        by: Deadline,
-        answered: &mut dyn FnMut(Replaced) -> Option<NextReplace>,
-    ) {
-        let mut all = Vec::with_capacity(replaces.len());
-        for (index, replace) in replaces.iter().enumerate() {
-            match ReplaceParts::of(index, replace, &self.suffix) {
-                Ok(parts) => all.push(parts),
-                Err(error) => {
-                    answered(Replaced { index, since: Moment::now(), reply: Reply::Down(error) });
-                }
-            }
-        }
-        let steps: Vec<_> = all.iter().map(ReplaceParts::steps).collect();
-        let both = all.iter().zip(&steps);
-        let writes: Vec<_> = both
-            .map(|(parts, steps)| ManyWrite { write: parts.write(steps), alone: replaces[parts.index].alone })
-            .collect();
-        self.client.write_many(&writes, by, &mut |at, since, written| {
-            // The token that is compared does not change, so no other change follows.
-            answered(Replaced { index: all[at].index, since, reply: replaced(written) });
-        });
+    fn replace_many<'a>(&self, changes: Vec<Replace<'a>>, by: Deadline, answered: OnReply<'_, 'a>) {
+        let parts_of = |change: &Replace<'a>| JavaReplace::of(change, &self.suffix);
+        replaces::replace_many(&self.client, &changes, parts_of, by, answered);
     }
 
     fn remove(&self, name: &LockName, expected: &Record, by: Deadline) -> Reply {
@@ -295,22 +270,23 @@ impl Register for AerospikeStore {
     }
 }
 
-/// What the request of a [`Replace`] consists of.
-struct ReplaceParts {
-    index: usize,
+/// A [`Replace`] in the layout `java`.
+struct JavaReplace {
     keys: LockKeys,
     updated: String,
     token: OwnerToken,
     ttl_s: u32,
 }
 
-impl ReplaceParts {
-    fn of(index: usize, replace: &Replace<'_>, suffix: &str) -> Result<ReplaceParts> {
-        let keys = LockKeys::of(replace.name, suffix)?;
-        let (updated, token) = (keys.updated_bin(), replace.expected.token());
-        Ok(ReplaceParts { index, keys, updated, token, ttl_s: whole_seconds(replace.record.ttl()) })
+impl JavaReplace {
+    fn of(change: &Replace<'_>, suffix: &str) -> Result<JavaReplace> {
+        let keys = LockKeys::of(change.name, suffix)?;
+        let (updated, token) = (keys.updated_bin(), change.expected.token());
+        Ok(JavaReplace { keys, updated, token, ttl_s: whole_seconds(change.record.ttl()) })
     }
+}
 
+impl ReplaceParts for JavaReplace {
     fn steps(&self) -> [BinOperation<'_>; 1] {
         [BinOperation::Put(&self.updated, BinValue::Int(wall_ms() as i64))]
     }
@@ -321,13 +297,4 @@ impl ReplaceParts {
         let when = When::IsNoLonger { bin: TOKEN, bytes: self.token.as_bytes(), left_s: ttl_s };
         Write { record_key: &self.keys.lock, exists, when: Some(when), steps, ttl_s }
     }
-}
-
-fn replaced(written: Result<Written>) -> Reply {
-    Reply::of(written.map(|written| match written {
-        Written::Done(_) => Ok(()),
-        Written::Missing => Err(Some(Standing::Free)),
-        // Another owner's record, or our record with more time left than the new TTL.
-        Written::Refused => Err(None),
-    }))
 }

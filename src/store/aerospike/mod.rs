@@ -28,6 +28,7 @@ pub(crate) mod options;
 mod own;
 mod pool;
 mod ready;
+mod replaces;
 mod standing;
 
 /// Passes `bytes` to the parser of replies. Only for `tests/fuzz`.

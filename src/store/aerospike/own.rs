@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::client::{
-    BinOperation, BinValue, Client, ManyWrite, OwnLease, RecordExistsAction, Sign, When, Write, Written,
+    BinOperation, BinValue, Client, OwnLease, RecordExistsAction, Sign, When, Write, Written,
 };
 use super::diagnose::look_over;
 use super::history;
@@ -33,19 +33,20 @@ use super::namespace_check::{Checked, NamespaceCheck, judged};
 use super::nodes::Node;
 use super::options::Setup;
 use super::ready::wait_until_ready;
+use super::replaces::{self, ReplaceParts};
 use super::standing::{STANDING_READS, own as standing};
 use crate::error::{Error, Result};
 use crate::names::diagnostic::Diagnostic;
 use crate::names::history_entry::HistoryEntry;
 use crate::names::lock_name::LockName;
 use crate::names::owner::OwnerToken;
-use crate::runtime::time::{Deadline, Moment};
+use crate::runtime::time::Deadline;
 use crate::settings::options::Options;
 use crate::store::counters::{LiveCounters, StoreCounters};
 use crate::store::layout::Layout;
 use crate::store::remote::{
-    Capabilities, Compares, Create, Created, Found, NextReplace, ReadBack, Record, Register, Replace,
-    Replaced, Reply, Standing,
+    Capabilities, Compares, Create, Created, Found, OnReply, ReadBack, Record, Register, Replace, Reply,
+    Settled, Standing,
 };
 use crate::store::{HistoryOf, HistoryStore, LatchStore, ListCursor, LockPage, LockQuery};
 
@@ -117,19 +118,15 @@ impl AerospikeOwnStore {
         i64::try_from(lasts.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
     }
 
-    fn parts_of(&self, index: usize, replace: &Replace<'_>) -> Result<OwnReplaceParts> {
-        let record_key = LockKeys::of(replace.name, &self.suffix)?.lock;
-        check_ttl(replace.record.ttl())?;
-        let lasts_ms = self.lasts_ms(replace.record.ttl(), self.check.was_alone());
-        Ok(OwnReplaceParts { index, record_key, token: replace.expected.token(), lasts_ms })
+    fn parts_of(&self, change: &Replace<'_>) -> Result<OwnReplace> {
+        let record_key = LockKeys::of(change.name, &self.suffix)?.lock;
+        check_ttl(change.record.ttl())?;
+        let lasts_ms = self.lasts_ms(change.record.ttl(), self.check.was_alone());
+        Ok(OwnReplace { record_key, token: change.expected.token(), lasts_ms })
     }
 
-    /// Returns the fence, or `None` if it must still be raised. The inner error means that the lock is held.
-    fn try_to_create(
-        &self,
-        create: &Create<'_>,
-        by: Deadline,
-    ) -> Result<std::result::Result<Option<u64>, Option<Standing>>> {
+    /// Returns the fence, or `None` if it must still be raised.
+    fn try_to_create(&self, create: &Create<'_>, by: Deadline) -> Result<Settled<Option<u64>>> {
         let (name, record) = (create.name, create.record);
         check_ttl(record.ttl())?;
         let (key, checked) = (&LockKeys::of(name, &self.suffix)?.lock, self.checked(by)?);
@@ -151,16 +148,16 @@ impl AerospikeOwnStore {
             if self.beside_java { RecordExistsAction::UpdateOnly } else { RecordExistsAction::Update };
         let reply = match self.change(key, exists, when, &steps, by)? {
             Written::Done(reply) => reply,
-            Written::Refused => return Ok(Err(None)),
+            Written::Refused => return Ok(Settled::No(None)),
             // The record that stood has gone. The next attempt creates one of the layout `java`.
-            Written::Missing => return Ok(Err(Some(Standing::Held(Found::default())))),
+            Written::Missing => return Ok(Settled::No(Some(Standing::Held(Found::default())))),
         };
         let number = reply.int(FENCE).filter(|_| reply.bytes(TOKEN) == Some(token.as_bytes()));
         if reply.generation == 1 {
             self.counters.fence_seeded();
         }
         match number {
-            Some(number) => Ok(Ok(u64::try_from(number).ok())),
+            Some(number) => Ok(Settled::Yes(u64::try_from(number).ok())),
             None => Err(Error::InDoubt {
                 what: format!("{}: lock {name}: the answer is that of another request", self.client.uri()),
                 source: None,
@@ -240,42 +237,18 @@ impl Register for AerospikeOwnStore {
     }
 
     fn create(&self, create: &Create<'_>, by: Deadline) -> Reply<Created> {
-        Reply::of(self.try_to_create(create, by).map(|answer| match answer {
-            Ok(count) => Ok(Created { count, standing: None }),
-            Err(held) => Err(held),
-        }))
+        Reply::of(self.try_to_create(create, by), |settled| match settled {
+            Settled::Yes(count) => Reply::Yes(Created { count, standing: None }),
+            Settled::No(held) => Reply::No(held),
+        })
     }
 
-    fn replace(&self, replace: &Replace<'_>, by: Deadline) -> Reply {
-        replaced(
-            self.parts_of(0, replace).and_then(|parts| self.client.write(&parts.write(&parts.steps()), by)),
-        )
+    fn replace(&self, change: &Replace<'_>, by: Deadline) -> Reply {
+        replaces::replace(&self.client, self.parts_of(change), by)
     }
 
-    fn replace_many(
-        &self,
-        replaces: &[Replace<'_>],
-        by: Deadline,
-        answered: &mut dyn FnMut(Replaced) -> Option<NextReplace>,
-    ) {
-        let mut all = Vec::with_capacity(replaces.len());
-        for (index, replace) in replaces.iter().enumerate() {
-            match self.parts_of(index, replace) {
-                Ok(parts) => all.push(parts),
-                Err(error) => {
-                    answered(Replaced { index, since: Moment::now(), reply: Reply::Down(error) });
-                }
-            }
-        }
-        let steps: Vec<_> = all.iter().map(OwnReplaceParts::steps).collect();
-        let both = all.iter().zip(&steps);
-        let writes: Vec<_> = both
-            .map(|(parts, steps)| ManyWrite { write: parts.write(steps), alone: replaces[parts.index].alone })
-            .collect();
-        self.client.write_many(&writes, by, &mut |at, since, written| {
-            // The token that is compared does not change, so no other change follows.
-            answered(Replaced { index: all[at].index, since, reply: replaced(written) });
-        });
+    fn replace_many<'a>(&self, changes: Vec<Replace<'a>>, by: Deadline, answered: OnReply<'_, 'a>) {
+        replaces::replace_many(&self.client, &changes, |change| self.parts_of(change), by, answered);
     }
 
     fn remove(&self, name: &LockName, expected: &Record, by: Deadline) -> Reply {
@@ -366,15 +339,14 @@ impl Register for AerospikeOwnStore {
     }
 }
 
-/// What the request of a [`Replace`] consists of.
-struct OwnReplaceParts {
-    index: usize,
+/// A [`Replace`] in the layout `own`.
+struct OwnReplace {
     record_key: RecordKey,
     token: OwnerToken,
     lasts_ms: i64,
 }
 
-impl OwnReplaceParts {
+impl ReplaceParts for OwnReplace {
     fn steps(&self) -> [BinOperation<'static>; 1] {
         [BinOperation::Put(LASTS_MS, BinValue::Int(self.lasts_ms))]
     }
@@ -385,15 +357,6 @@ impl OwnReplaceParts {
         let (exists, ttl_s) = (RecordExistsAction::UpdateOnly, whole_seconds(FENCE_TTL));
         Write { record_key: &self.record_key, exists, when, steps, ttl_s }
     }
-}
-
-fn replaced(written: Result<Written>) -> Reply {
-    Reply::of(written.map(|written| match written {
-        Written::Done(_) => Ok(()),
-        Written::Missing => Err(Some(Standing::Free)),
-        // The lease has ended, or has more time left.
-        Written::Refused => Err(None),
-    }))
 }
 
 /// Takes the option `slack`.

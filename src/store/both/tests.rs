@@ -102,23 +102,25 @@ impl Register for Half {
 
     fn create(&self, create: &Create<'_>, _: Deadline) -> Reply<Created> {
         let half = self.1;
-        Reply::of(ask(&self.0, ["java create", "own create"], half, |server| {
+        let created = ask(&self.0, ["java create", "own create"], half, |server| {
             if server.records[half].is_some() {
-                return Err(Some(standing(server.records[half].as_ref())));
+                return Reply::No(Some(standing(server.records[half].as_ref())));
             }
             let next = server.numbers[half] + 1;
             server.numbers[half] = if half == OWN { next.max(create.count.unwrap()) } else { next };
             let number = server.numbers[half];
             server.records[half] =
                 Some(if half == OWN { create.record.numbered(number) } else { create.record.clone() });
-            Ok(Created { count: Some(number), standing: Some(standing(server.records[half].as_ref())) })
-        }))
+            let standing = Some(standing(server.records[half].as_ref()));
+            Reply::Yes(Created { count: Some(number), standing })
+        });
+        Reply::of(created, |reply| reply)
     }
 
     fn replace(&self, replace: &Replace<'_>, _: Deadline) -> Reply {
         let half = self.1;
         Reply::of_bool(ask(&self.0, ["java replace", "own replace"], half, |server| {
-            let is = server.records[half].as_ref() == Some(replace.expected);
+            let is = server.records[half].as_ref() == Some(&replace.expected);
             if is {
                 server.records[half] = Some(replace.record.clone());
             }

@@ -11,7 +11,7 @@ use super::data_dir::DataDir;
 use super::latch_codec::{BEHIND_LATCHES, is_key};
 use super::liveness::{DeathProof, LivenessFiles, LivenessId, LivenessRef, leftovers};
 use super::record::{Header, Record};
-use super::room::{self, Room, RoomState};
+use super::room::{self, ChangeResult, Room, RoomState};
 use super::sweep::sweep;
 use super::unit::is_private_to_unit;
 use crate::error::{Error, Result};
@@ -22,7 +22,7 @@ use crate::names::lock_name::{KEY_BYTES_MAX, LockName};
 use crate::names::owner::{OwnerRecord, OwnerToken};
 use crate::names::text::quoted;
 use crate::runtime::time::{self, Deadline, Moment};
-use crate::store::embedded::lmdb::{Access, Environment, Fault, LIMIT, Reader, Turn, TxnEnd, Writer};
+use crate::store::embedded::lmdb::{Access, Environment, LIMIT, Reader, Turn, TxnEnd, Writer};
 use crate::store::{
     Acquired, Attempt, Grant, GrantRecord, HistoryStore, Inspection, LatchStore, ListCursor, ListedLock,
     LivenessStore, LockPage, LockQuery, LockStore, Released,
@@ -272,19 +272,17 @@ impl EmbeddedStore {
         let mark = if until_death { Some(self.mark(attempt.by)?) } else { None };
         let owner = OwnerToken::draw()?;
         let owner_record = OwnerRecord::from_bytes(owner.as_bytes().as_slice());
-        let grant = |writer: &mut Writer<'_>, found: Option<Record>| {
+        let grant = |writer: &mut Writer<'_>, found: Option<Record>| -> ChangeResult<_> {
             // Read the clock here, after the wait for other writers, which must not shorten the lease. Nothing has
             // taken effect yet.
             let since = Moment::now();
             // The proof is about the record that was read before. Another one is that of another holder.
             let is_dead = |record: &Record| dead.as_ref().is_some_and(|(dead, _)| dead == record);
             if let Some(record) = found.filter(|record| record.is_live(since) && !is_dead(record)) {
-                return Ok(Ok(TxnEnd::Abandon(Some(Acquired::Held(record.holder())))));
+                return Ok(TxnEnd::Abandon(Some(Acquired::Held(record.holder()))));
             }
-            let last = match self.next_fence(writer, fences, since)? {
-                Ok(Some(last)) => last,
-                Ok(None) => return Ok(Ok(TxnEnd::Abandon(None))),
-                Err(error) => return Ok(Err(error)),
+            let Some(last) = self.next_fence(writer, fences, since)? else {
+                return Ok(TxnEnd::Abandon(None));
             };
             let record = Record {
                 owner,
@@ -298,7 +296,7 @@ impl EmbeddedStore {
             writer.put(name.key().as_bytes(), &record.encode())?;
             let (owner_record, fence) = (owner_record.clone(), Some(Fence(last.0 - (fences - 1))));
             let grant = Grant { owner_record, fence, fences, since, may_reappear: false };
-            Ok(Ok(TxnEnd::Commit(Some(Acquired::Granted(grant)))))
+            Ok(TxnEnd::Commit(Some(Acquired::Granted(grant))))
         };
         let mut tries = 1;
         let answer = loop {
@@ -391,11 +389,11 @@ impl EmbeddedStore {
         room: Room,
         name: &LockName,
         by: Deadline,
-        mut change: impl FnMut(&mut Writer<'_>, Option<Record>) -> Result<Result<TxnEnd<T>>, Fault>,
+        mut change: impl FnMut(&mut Writer<'_>, Option<Record>) -> ChangeResult<TxnEnd<T>>,
     ) -> Result<T> {
-        self.write(room, by, |writer| match self.record(name, writer.get(name.key().as_bytes())?) {
-            Ok(found) => change(writer, found),
-            Err(error) => Ok(Err(error)),
+        self.write(room, by, |writer| {
+            let found = self.record(name, writer.get(name.key().as_bytes())?)?;
+            change(writer, found)
         })
     }
 
@@ -404,40 +402,29 @@ impl EmbeddedStore {
         &self,
         room: Room,
         by: Deadline,
-        change: impl FnMut(&mut Writer<'_>) -> Result<Result<TxnEnd<T>>, Fault>,
+        change: impl FnMut(&mut Writer<'_>) -> ChangeResult<TxnEnd<T>>,
     ) -> Result<T> {
         self.room.write(&self.environment, &self.store, room, by, change)
     }
 
     /// Runs the sweep in a change that adds a record but needs no fence.
-    pub(super) fn sweep(&self, writer: &mut Writer<'_>, now: Moment) -> Result<Result<()>, Fault> {
-        let mut header = match self.header(writer.get(Header::KEY)?) {
-            Ok(header) => header,
-            Err(error) => return Ok(Err(error)),
-        };
+    pub(super) fn sweep(&self, writer: &mut Writer<'_>, now: Moment) -> ChangeResult<()> {
+        let mut header = self.header(writer.get(Header::KEY)?)?;
         sweep(writer, &mut header.swept, now, SWEPT_AT_ONCE)?;
         writer.put(Header::KEY, &header.encode())?;
-        Ok(Ok(()))
+        Ok(())
     }
 
     /// Returns the last of the next fences and runs the sweep for this grant. Returns `None` if too few are reserved.
-    fn next_fence(
-        &self,
-        writer: &mut Writer<'_>,
-        fences: u64,
-        now: Moment,
-    ) -> Result<Result<Option<Fence>>, Fault> {
-        let mut header = match self.header(writer.get(Header::KEY)?) {
-            Ok(header) => header,
-            Err(error) => return Ok(Err(error)),
-        };
+    fn next_fence(&self, writer: &mut Writer<'_>, fences: u64, now: Moment) -> ChangeResult<Option<Fence>> {
+        let mut header = self.header(writer.get(Header::KEY)?)?;
         if header.limit.saturating_sub(header.fence) < fences {
-            return Ok(Ok(None));
+            return Ok(None);
         }
         header.fence += fences;
         sweep(writer, &mut header.swept, now, SWEPT_AT_ONCE)?;
         writer.put(Header::KEY, &header.encode())?;
-        Ok(Ok(Some(Fence(header.fence))))
+        Ok(Some(Fence(header.fence)))
     }
 
     /// Reserves another range of fences, if the present one is used up. It is above all that was reserved before.
@@ -446,16 +433,13 @@ impl EmbeddedStore {
         let (start, limit) = DataDir { dir, store, access: self.access }.reserve_further_fences(by)?;
         log::warn!("{}: its fences are used up, so others are reserved from {start} on", self.store);
         self.write(Room::Held, by, |writer| {
-            let header = match self.header(writer.get(Header::KEY)?) {
-                Ok(header) => header,
-                Err(error) => return Ok(Err(error)),
-            };
+            let header = self.header(writer.get(Header::KEY)?)?;
             // Another process may have been faster.
             if header.limit.saturating_sub(header.fence) >= fences || header.limit > start {
-                return Ok(Ok(TxnEnd::Abandon(())));
+                return Ok(TxnEnd::Abandon(()));
             }
             writer.put(Header::KEY, &Header { fence: start, limit, ..header }.encode())?;
-            Ok(Ok(TxnEnd::Commit(())))
+            Ok(TxnEnd::Commit(()))
         })
     }
 }
@@ -499,24 +483,24 @@ impl LockStore for EmbeddedStore {
             let Some(mut record) =
                 found.filter(|record| record.is_live(now) && record.is_owner(owner_record))
             else {
-                return Ok(Ok(TxnEnd::Abandon(None)));
+                return Ok(TxnEnd::Abandon(None));
             };
             record.ends = record.ends.max(now.after(ttl));
             record.ttl = ttl;
             writer.put(name.key().as_bytes(), &record.encode())?;
-            Ok(Ok(TxnEnd::Commit(Some(owner_record.clone()))))
+            Ok(TxnEnd::Commit(Some(owner_record.clone())))
         })
     }
 
     fn release(&self, name: &LockName, owner_record: &OwnerRecord, by: Deadline) -> Result<Released> {
         self.change(Room::Held, name, by, |writer, found| {
-            let Some(record) = found else { return Ok(Ok(TxnEnd::Abandon(Released::NotOurs))) };
+            let Some(record) = found else { return Ok(TxnEnd::Abandon(Released::NotOurs)) };
             let live = record.is_live(Moment::now());
             if live && !record.is_owner(owner_record) {
-                return Ok(Ok(TxnEnd::Abandon(Released::NotOurs)));
+                return Ok(TxnEnd::Abandon(Released::NotOurs));
             }
             writer.delete(name.key().as_bytes())?;
-            Ok(Ok(TxnEnd::Commit(if live { Released::Freed } else { Released::NotOurs })))
+            Ok(TxnEnd::Commit(if live { Released::Freed } else { Released::NotOurs }))
         })
     }
 
@@ -639,13 +623,13 @@ impl LivenessStore for EmbeddedStore {
         self.change(Room::Held, name, by, |writer, found| {
             let ours = found.filter(|record| record.is_live(Moment::now()));
             let Some(mut record) = ours.filter(|record| record.is_owner(owner_record)) else {
-                return Ok(Ok(TxnEnd::Abandon(false)));
+                return Ok(TxnEnd::Abandon(false));
             };
             if record.mark.take().is_none() {
-                return Ok(Ok(TxnEnd::Abandon(true)));
+                return Ok(TxnEnd::Abandon(true));
             }
             writer.put(name.key().as_bytes(), &record.encode())?;
-            Ok(Ok(TxnEnd::Commit(true)))
+            Ok(TxnEnd::Commit(true))
         })
     }
 

@@ -36,9 +36,7 @@ impl HistoryStore for EmbeddedStore {
         let room = if is_break { Room::Held } else { Room::History };
         self.write(room, by, |writer| {
             let now = Moment::now();
-            if let Err(error) = self.sweep(writer, now)? {
-                return Ok(Err(error));
-            }
+            self.sweep(writer, now)?;
             let mut value =
                 latch_codec::encode(&LatchRecord { ends: now.after(lasts), ..LatchRecord::absent() });
             value.extend(entry.encode());
@@ -48,7 +46,7 @@ impl HistoryStore for EmbeddedStore {
                 let oldest = writer.after(&keys)?.map(|(key, _)| key.to_vec());
                 writer.delete(&oldest.expect("they were counted"))?;
             }
-            Ok(Ok(TxnEnd::Commit(())))
+            Ok(TxnEnd::Commit(()))
         })
     }
 

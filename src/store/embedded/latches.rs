@@ -3,13 +3,13 @@
 use super::embedded_store::EmbeddedStore;
 use super::latch_codec::{FARMS_MAX, Head, decode, encode, key};
 use super::listener_codec;
-use super::room::Room;
+use super::room::{ChangeResult, Room};
 use crate::error::{Error, Result};
 use crate::names::latch_name::LatchName;
 use crate::names::lock_name::Level;
 use crate::names::notice_endpoint::LatchListener;
 use crate::runtime::time::{Deadline, Moment};
-use crate::store::embedded::lmdb::{Fault, Reader, TxnEnd, Writer};
+use crate::store::embedded::lmdb::{Reader, TxnEnd, Writer};
 use crate::store::latch_record::{LatchRecord, count_of};
 use crate::store::latch_store::check_participant;
 use crate::store::{LatchNote, LatchStore, NewLatch, Roster, Step, Stepped};
@@ -27,25 +27,24 @@ impl LatchStore for EmbeddedStore {
         new.roster.iter().try_for_each(|name| check_participant(name))?;
         self.change_latch(Room::Latch, new.name, new.by, |writer, record, now| {
             if !record.create(new, now) {
-                return Ok(Ok(TxnEnd::Abandon(false)));
+                return Ok(TxnEnd::Abandon(false));
             }
             if record.farms.len() > FARMS_MAX {
                 let allowed = format!("one of at most {FARMS_MAX} that have a count in latch {}", new.name);
-                return Ok(Err(Error::invalid("farm id", new.name.farm(), allowed)));
+                return Err(Error::invalid("farm id", new.name.farm(), allowed).into());
             }
-            Ok(self.sweep(writer, now)?.map(|()| TxnEnd::Commit(true)))
+            self.sweep(writer, now)?;
+            Ok(TxnEnd::Commit(true))
         })
     }
 
     fn step(&self, step: &Step<'_>) -> Result<Stepped> {
         step.participant.map_or(Ok(()), check_participant)?;
         self.change_latch(Room::Held, step.name, step.by, |_, record, now| {
-            Ok(Ok(match record.step(step, now) {
-                None => return Ok(Err(not_found(step.name))),
-                Some(Err(unexpected)) => return Ok(Err(unexpected)),
-                Some(Ok(Stepped::Already)) => TxnEnd::Abandon(Stepped::Already),
-                Some(Ok(counted)) => TxnEnd::Commit(counted),
-            }))
+            match record.step(step, now).ok_or_else(|| not_found(step.name))?? {
+                Stepped::Already => Ok(TxnEnd::Abandon(Stepped::Already)),
+                counted => Ok(TxnEnd::Commit(counted)),
+            }
         })
     }
 
@@ -55,8 +54,7 @@ impl LatchStore for EmbeddedStore {
         self.environment.read(by, |reader| {
             let now = Moment::now();
             let counts = asked.iter().zip(&keys).map(|((name, level), key)| {
-                let found = reader.get(key)?;
-                Ok(self.latch(name, found.map(Head::decode)).map(|head| {
+                Ok(self.latch(name, reader.get(key)?, Head::decode).map(|head| {
                     let (head, _) = head.filter(|(head, _)| head.is_live(now))?;
                     count_of(head.counts.into_iter(), name.farm(), *level)
                 }))
@@ -67,7 +65,7 @@ impl LatchStore for EmbeddedStore {
 
     fn roster(&self, name: &LatchName, by: Deadline) -> Result<Roster> {
         let key = key(name);
-        let look = |reader: &Reader<'_>| Ok(self.latch(name, reader.get(&key)?.map(decode)));
+        let look = |reader: &Reader<'_>| Ok(self.latch(name, reader.get(&key)?, decode));
         let record = self.environment.read(by, look)??;
         let live = record.filter(|record| record.is_live(Moment::now()));
         live.and_then(|record| record.roster(name.farm())).ok_or_else(|| not_found(name))
@@ -78,19 +76,17 @@ impl LatchStore for EmbeddedStore {
         let (latch, listeners) = (key(name), listener_codec::key(name));
         self.write(Room::Latch, by, |writer| {
             let now = Moment::now();
-            let head = match self.latch(name, writer.get(&latch)?.map(Head::decode)) {
-                Ok(head) => head.filter(|(head, _)| head.is_live(now)),
-                Err(error) => return Ok(Err(error)),
-            };
+            let head = self.latch(name, writer.get(&latch)?, Head::decode)?;
+            let head = head.filter(|(head, _)| head.is_live(now));
             if head.and_then(|(head, _)| count_of(head.counts.into_iter(), name.farm(), level)).is_none() {
-                return Ok(Ok(TxnEnd::Abandon(false)));
+                return Ok(TxnEnd::Abandon(false));
             }
             // Notes that cannot be read are written anew: they only make a wait shorter.
             let found = writer.get(&listeners)?.and_then(|bytes| listener_codec::decode(bytes, now));
             let mut set = found.unwrap_or_default();
             set.note(listener, now.after(lasts), now);
             writer.put(&listeners, &listener_codec::encode(&set))?;
-            Ok(Ok(TxnEnd::Commit(true)))
+            Ok(TxnEnd::Commit(true))
         })
     }
 
@@ -107,8 +103,13 @@ impl LatchStore for EmbeddedStore {
 impl EmbeddedStore {
     /// Returns the record, or `None` if there was none. A record that cannot be decoded is an error, and never "no
     /// such latch".
-    fn latch<T>(&self, name: &LatchName, found: Option<Option<T>>) -> Result<Option<T>> {
-        found.map(|read| read.ok_or_else(|| self.unreadable(format!("latch {name}")))).transpose()
+    fn latch<'b, T>(
+        &self,
+        name: &LatchName,
+        bytes: Option<&'b [u8]>,
+        decode: impl Fn(&'b [u8]) -> Option<T>,
+    ) -> Result<Option<T>> {
+        bytes.map(|bytes| decode(bytes).ok_or_else(|| self.unreadable(format!("latch {name}")))).transpose()
     }
 
     /// Runs `change` on the record of `name` as one transaction, and writes the record if it commits.
@@ -117,17 +118,15 @@ impl EmbeddedStore {
         room: Room,
         name: &LatchName,
         by: Deadline,
-        mut change: impl FnMut(&mut Writer<'_>, &mut LatchRecord, Moment) -> Result<Result<TxnEnd<T>>, Fault>,
+        mut change: impl FnMut(&mut Writer<'_>, &mut LatchRecord, Moment) -> ChangeResult<TxnEnd<T>>,
     ) -> Result<T> {
         let key = key(name);
         self.write(room, by, |writer| {
-            let mut record = match self.latch(name, writer.get(&key)?.map(decode)) {
-                Ok(found) => found.unwrap_or_else(LatchRecord::absent),
-                Err(error) => return Ok(Err(error)),
-            };
+            let found = self.latch(name, writer.get(&key)?, decode)?;
+            let mut record = found.unwrap_or_else(LatchRecord::absent);
             // Read the clock here, after the wait for other writers: the latch's whole TTL starts now.
             let end = change(writer, &mut record, Moment::now())?;
-            if let Ok(TxnEnd::Commit(_)) = &end {
+            if let TxnEnd::Commit(_) = &end {
                 writer.put(&key, &encode(&record))?;
             }
             Ok(end)

@@ -41,6 +41,30 @@ pub(super) enum Room {
     Held,
 }
 
+/// Why a change was not made.
+#[derive(Debug)]
+pub(super) enum ChangeError {
+    /// The file failed.
+    Fault(Fault),
+    /// The store refuses the change.
+    Refused(Error),
+}
+
+impl From<Fault> for ChangeError {
+    fn from(fault: Fault) -> ChangeError {
+        ChangeError::Fault(fault)
+    }
+}
+
+impl From<Error> for ChangeError {
+    fn from(error: Error) -> ChangeError {
+        ChangeError::Refused(error)
+    }
+}
+
+/// Result of a part of a change.
+pub(super) type ChangeResult<T> = Result<T, ChangeError>;
+
 /// What this store object has found about its file.
 #[derive(Debug, Default)]
 pub(super) struct RoomState {
@@ -76,15 +100,16 @@ impl RoomState {
         store: &str,
         room: Room,
         by: Deadline,
-        mut change: impl FnMut(&mut Writer<'_>) -> Result<Result<TxnEnd<T>>, Fault>,
+        mut change: impl FnMut(&mut Writer<'_>) -> ChangeResult<TxnEnd<T>>,
     ) -> Result<T> {
         let mut once = || {
             environment.write(by, |writer| {
-                Ok(match change(writer)? {
+                Ok(match change(writer) {
                     Ok(TxnEnd::Commit(_)) if writer.percent()? > room.percent_max() => TxnEnd::Abandon(None),
                     Ok(TxnEnd::Commit(answer)) => TxnEnd::Commit(Some(Ok(answer))),
                     Ok(TxnEnd::Abandon(answer)) => TxnEnd::Abandon(Some(Ok(answer))),
-                    Err(error) => TxnEnd::Abandon(Some(Err(error))),
+                    Err(ChangeError::Refused(error)) => TxnEnd::Abandon(Some(Err(error))),
+                    Err(ChangeError::Fault(fault)) => return Err(fault),
                 })
             })
         };

@@ -16,14 +16,19 @@ use crate::error::{Code, Error, Result};
 use crate::runtime::sync::real::{Mutex, TimedMutex};
 use crate::runtime::time::{self, Deadline, Moment, jittered};
 
-/// Time limit of the first try of a greeting. A store that takes longer is tried again with all of the time, after its
-/// addresses were looked at.
+/// Time limit of the first try of a greeting. A store that takes longer is tried again, after its addresses were looked at:
+/// some strangers wait for the end of a message that never comes.
 const FIRST_TRY: Duration = Duration::from_millis(600);
+/// How many times longer each try is than the one before. The last has all that is left: a store that starts may take so
+/// long.
+const TRY_GROWTH: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(100);
 /// Time limit for looking at all addresses while there is time, and after a call has used up its time. Only servers that
 /// answer nothing take so long. Not counted: the resolver, which has limits of its own.
 const LOOK: Duration = Duration::from_secs(1);
 const LOOK_LATE: Duration = Duration::from_millis(350);
+/// How often addresses are looked at again that are silent though somebody there has answered a greeting.
+const LOOKS_MAX: u32 = 3;
 /// What was found is used again for this long, so that many threads do not look at once.
 const FRESH: Duration = Duration::from_secs(2);
 
@@ -94,7 +99,6 @@ impl FirstContact {
         by: Deadline,
         hello: impl Fn(Deadline) -> std::result::Result<(), NoAnswer>,
     ) -> Result<()> {
-        let limit_of_survey = || LOOK.min(by.remaining()).max(LOOK_LATE);
         let was_known = self.has_answered();
         // A crowd that starts at once would use up the connections for greetings. But a greeting that hangs must not shut
         // out others: perhaps only its connection is broken.
@@ -102,23 +106,37 @@ impl FirstContact {
         if !was_known && self.has_answered() {
             return Ok(());
         }
-        let mut limit = if was_known { by } else { Deadline::after(FIRST_TRY).sooner(by) };
+        let (mut share, mut looks) = (FIRST_TRY, 0);
         loop {
-            let error = match hello(limit) {
+            let is_last = was_known || by.remaining() < TRY_GROWTH * share;
+            let limit = if is_last { by } else { Deadline::after(share).sooner(by) };
+            let (error, is_final) = match hello(limit) {
                 Ok(()) => {
                     self.answered();
                     return Ok(());
                 }
                 // Another call has been answered meanwhile.
                 Err(_) if self.has_answered() && !was_known => return Ok(()),
-                Err(NoAnswer::Final(error)) => return Err(self.named(error)),
-                Err(NoAnswer::Again(error)) => error,
+                Err(NoAnswer::Final(error)) => (error, true),
+                Err(NoAnswer::Again(error)) => (error, false),
             };
-            if !self.has_answered() && self.survey(limit_of_survey()).is_final() || by.remaining() <= PAUSE {
+            let ends = if self.has_answered() {
+                is_final
+            } else {
+                let survey = self.survey(LOOK.min(by.remaining()).max(LOOK_LATE));
+                // Somebody has answered the greeting, and is found by another look on a busy machine.
+                let is_late = is_final && survey.is_silent() && looks < LOOKS_MAX;
+                if is_late {
+                    self.look_again();
+                    looks += 1;
+                }
+                survey.is_final() || is_final && !is_late
+            };
+            if ends || by.remaining() <= PAUSE {
                 return Err(self.named(error));
             }
             time::sleep(jittered(PAUSE));
-            limit = by;
+            share = share.saturating_mul(TRY_GROWTH);
         }
     }
 
@@ -146,14 +164,24 @@ impl FirstContact {
         self.survey(LOOK).may_be_the_store()
     }
 
+    /// Makes the next survey a new one.
+    fn look_again(&self) {
+        if let Some((at, _)) = &mut *self.last.lock() {
+            *at = Moment::OVER;
+        }
+    }
+
     fn survey(&self, limit: Duration) -> Survey {
         // Held during the survey: other threads wait for what it finds.
         let mut last = self.last.lock();
         match &*last {
             Some((at, survey)) if Moment::now().since(*at) < self.fresh => survey.clone(),
-            _ => {
+            before => {
                 let by = Deadline::after(limit);
-                let survey = Survey::of(&self.peers, self.service, self.is_secure, by);
+                let mut survey = Survey::of(&self.peers, self.service, self.is_secure, by);
+                if let Some((_, before)) = before {
+                    survey = survey.after(before);
+                }
                 *last = Some((Moment::now(), survey.clone()));
                 survey
             }
@@ -225,6 +253,62 @@ mod tests {
         assert!((1..=3).contains(&served), "{served}");
     }
 
+    /// A busy machine answers nothing for a second. The next try of the greeting took all of the time then.
+    #[test]
+    fn a_stranger_that_was_silent_at_first_is_named_long_before_the_deadline() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let contact =
+            FirstContact { fresh: Duration::ZERO, ..contact(listener.local_addr().unwrap().port()) };
+        let web = move || {
+            let mut silent = Vec::new();
+            for stream in listener.incoming() {
+                let Ok(mut stream) = stream else { return };
+                if silent.len() < 3 {
+                    silent.push(stream);
+                } else {
+                    let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+                }
+            }
+        };
+        thread::Builder::new().name("dlm-test-web".into()).spawn(web).unwrap();
+        let by = Deadline::after(LONG);
+        let hello = |limit: Deadline| {
+            thread::sleep(limit.remaining());
+            Err(NoAnswer::Again(down()))
+        };
+        let error = contact.greet(by, hello).unwrap_err();
+        assert!(error.chain().contains("an HTTP server answers"), "{}", error.chain());
+        assert!(!by.passed(), "the greeting took all of the time");
+    }
+
+    /// Such as a gateway that waits for its master.
+    #[test]
+    fn the_last_try_of_a_greeting_has_all_that_is_left() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let contact = contact(listener.local_addr().unwrap().port());
+        let (by, tries) = (Deadline::after(Duration::from_secs(10)), Cell::new(0));
+        let hello = |limit: Deadline| {
+            tries.set(tries.get() + 1);
+            if limit.moment() == by.moment() { Ok(()) } else { Err(NoAnswer::Again(down())) }
+        };
+        contact.greet(by, hello).unwrap();
+        assert_eq!(tries.get(), 2);
+    }
+
+    /// It is looked at a few times more, and not until the deadline.
+    #[test]
+    fn a_final_answer_of_a_server_that_is_silent_otherwise_ends_a_greeting() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let contact = contact(listener.local_addr().unwrap().port());
+        let tries = Cell::new(0);
+        let hello = |_: Deadline| {
+            tries.set(tries.get() + 1);
+            Err(NoAnswer::Final(down()))
+        };
+        contact.greet(Deadline::after(LONG), hello).unwrap_err();
+        assert_eq!(tries.get(), 1 + LOOKS_MAX);
+    }
+
     #[test]
     fn an_answer_to_another_call_ends_a_greeting() {
         let contact = contact(closed_port());
@@ -272,7 +356,9 @@ mod tests {
             };
             thread::Builder::new().name("dlm-test-hung".into()).spawn_scoped(scope, hang).unwrap();
             has_begun.recv().unwrap();
-            contact.greet(Deadline::after(LONG), |_| Ok(())).unwrap();
+            let by = Deadline::after(LONG);
+            contact.greet(by, |_| Ok(())).unwrap();
+            assert!(!by.passed(), "it waited for the other greeting");
             drop(is_greeted);
         });
     }

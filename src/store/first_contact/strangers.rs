@@ -71,6 +71,8 @@ enum AtPeer {
     Refused,
     NoRoute(String),
     Silent,
+    /// It says nothing now. This one answered the last time.
+    SilentNow(String),
     Closes,
     Stranger(String),
     /// Perhaps the store.
@@ -84,7 +86,7 @@ pub(super) struct Survey {
 }
 
 impl Survey {
-    /// SharedReads at each address, until `by` at most. A name look-up may take longer.
+    /// Looks at each address, until `by` at most. A name look-up may take longer.
     pub(super) fn of(peers: &[Peer], service: Service, is_secure: bool, by: Deadline) -> Survey {
         let mut found = Vec::with_capacity(peers.len());
         for (at, peer) in peers.iter().enumerate() {
@@ -100,11 +102,27 @@ impl Survey {
         Survey { found }
     }
 
+    /// Returns this survey, with who answered before at the addresses that say nothing now. A busy machine is silent for a
+    /// while. But the store may have come in place of a stranger, so it is not taken for one.
+    pub(super) fn after(mut self, before: &Survey) -> Survey {
+        for (now, (_, was)) in self.found.iter_mut().map(|(_, found)| found).zip(&before.found) {
+            if let (AtPeer::Silent, AtPeer::Stranger(who) | AtPeer::SilentNow(who)) = (&now, was) {
+                *now = AtPeer::SilentNow(who.clone());
+            }
+        }
+        self
+    }
+
     /// Returns whether no address can be one of the store now, so that trying again is of no use.
     pub(super) fn is_final(&self) -> bool {
         self.found
             .iter()
             .all(|(_, found)| matches!(found, AtPeer::NoHost(_) | AtPeer::Refused | AtPeer::Stranger(_)))
+    }
+
+    /// Returns whether there are servers that say nothing, and no others.
+    pub(super) fn is_silent(&self) -> bool {
+        self.found.iter().all(|(_, found)| matches!(found, AtPeer::Silent | AtPeer::SilentNow(_)))
     }
 
     pub(super) fn may_be_the_store(&self) -> bool {
@@ -122,7 +140,9 @@ impl Survey {
             AtPeer::NoRoute(why) => format!("{peer} cannot be reached ({why})"),
             AtPeer::Silent => format!("{peer} accepts connections and answers nothing"),
             AtPeer::Closes => format!("{peer} closes connections without an answer"),
-            AtPeer::Stranger(who) => format!("{who} answers at {peer}, and no {}", service.name()),
+            AtPeer::Stranger(who) | AtPeer::SilentNow(who) => {
+                format!("{who} answers at {peer}, and no {}", service.name())
+            }
             AtPeer::Store => String::new(),
         });
         let said = said.collect::<Vec<_>>().join("; ");
@@ -311,11 +331,26 @@ mod tests {
         assert_eq!(named(b"\x15\x03\x03", Service::Aerospike, true), AtPeer::Store);
     }
 
+    fn survey(all: &[AtPeer]) -> Survey {
+        Survey { found: all.iter().map(|found| ("h:1".to_owned(), found.clone())).collect() }
+    }
+
+    /// Programs that were tried against strangers on a busy machine said that nobody answers there.
+    #[test]
+    fn a_stranger_that_is_silent_for_a_while_is_named_until_somebody_answers() {
+        let stranger = AtPeer::Stranger("Redis".into());
+        let before = survey(&[stranger.clone(), stranger.clone(), AtPeer::Closes]);
+        let now = survey(&[AtPeer::Silent, AtPeer::Refused, AtPeer::Silent]).after(&before);
+        let now = survey(&[AtPeer::Silent, AtPeer::Refused, AtPeer::Silent]).after(&now);
+        assert!(!now.is_final(), "the store may have come in its place");
+        assert!(now.text(Service::Aerospike).unwrap().contains("Redis answers at h:1"));
+        let found: Vec<_> = now.found.into_iter().map(|(_, found)| found).collect();
+        assert_eq!(found, [AtPeer::SilentNow("Redis".into()), AtPeer::Refused, AtPeer::Silent]);
+        assert!(survey(&[AtPeer::Store]).after(&before).may_be_the_store());
+    }
+
     #[test]
     fn one_address_that_may_be_the_store_is_enough_to_go_on() {
-        let survey = |all: &[AtPeer]| Survey {
-            found: all.iter().map(|found| ("h:1".to_owned(), found.clone())).collect(),
-        };
         let stranger = AtPeer::Stranger("Redis".into());
         let gone = survey(&[AtPeer::Refused, stranger.clone(), AtPeer::NoHost("unknown".into())]);
         assert!(gone.is_final());

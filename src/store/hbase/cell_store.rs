@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::layout::{COVER, CellColumn, LOCK};
 use crate::error::Result;
-use crate::runtime::time::{Deadline, Moment};
-use crate::store::remote::Record;
+use crate::runtime::time::Deadline;
+use crate::store::remote::{OnReply, Record, Replace, Reply, replace_one_by_one};
 
 /// Purpose of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -257,19 +257,28 @@ pub(super) trait CellStore: LockTable {
     /// counter starts again.
     fn count(&self, count: Count<'_>, by: Deadline) -> Result<i64>;
 
-    /// Makes several changes like [`check_and_put`](CellStore::check_and_put), each of another row, as
+    /// Replaces the records of several locks like [`check_and_put`](CellStore::check_and_put), as
     /// [`Register::replace_many`](crate::store::remote::Register::replace_many) describes.
     ///
     /// Default: one after the other.
-    fn swap_many(&self, column: CellColumn, swaps: Vec<RecordSwap>, by: Deadline, answered: Answered<'_>) {
-        one_by_one(swaps, by, answered, |swap| {
-            let RecordSwap { row, expected, value, ttl, .. } = swap;
-            let (durability, parts) = (Durability::UseDefault, RENEW_PARTS);
-            self.check_and_put(
-                &CheckAndPut { row, column, expected, value, ttl: *ttl, cover: None, durability, parts },
-                by,
-            )
-        });
+    fn replace_many<'a>(&self, changes: Vec<Replace<'a>>, by: Deadline, answered: OnReply<'_, 'a>) {
+        replace_one_by_one(changes, by, answered, |change| self.replace(change, by));
+    }
+
+    /// Replaces the record of a lock.
+    fn replace(&self, change: &Replace<'_>, by: Deadline) -> Reply {
+        let swap = CheckAndPut {
+            row: &change.name.hbase_row(),
+            column: LOCK,
+            expected: change.expected.as_bytes(),
+            value: change.record.as_bytes(),
+            // The longest TTL of any version. If the newest version expired first, HBase would show an older one.
+            ttl: change.record.ttl(),
+            cover: None,
+            durability: Durability::UseDefault,
+            parts: RENEW_PARTS,
+        };
+        Reply::of_bool(self.check_and_put(&swap, by))
     }
 
     /// Puts a record into an empty cell. A transport that can do so also counts and then reads the lock in the same
@@ -346,54 +355,9 @@ pub(super) enum Claimed {
     Refused(Option<OwnCells>),
 }
 
-/// One record to replace, for [`CellStore::swap_many`] and [`OwnStore::swap_many`].
-#[derive(Debug)]
-pub(super) struct RecordSwap {
-    /// Given back with the answer.
-    pub(super) index: usize,
-    pub(super) row: Vec<u8>,
-    pub(super) expected: Vec<u8>,
-    pub(super) value: Vec<u8>,
-    pub(super) ttl: Duration,
-    /// The number of the lock in the layout `own`. The layout `java` has none in its records.
-    pub(super) number: u64,
-    /// Whether the request must not carry any other change.
-    pub(super) alone: bool,
-}
-
-/// The answer to one [`RecordSwap`].
-#[derive(Debug)]
-pub(super) struct Swapped {
-    pub(super) index: usize,
-    /// A moment before the request was sent.
-    pub(super) since: Moment,
-    /// The inner error means that the cell did not hold `expected`. It has the cell if it was read afterwards.
-    pub(super) answer: Result<std::result::Result<(), Option<Option<Cell>>>>,
-}
-
-/// Called with each answer. It returns the next change of this row, if there is one.
-pub(super) type Answered<'a> = &'a mut dyn FnMut(Swapped) -> Option<RecordSwap>;
-
 /// One try of a renewal takes at most a third of the remaining lease time. If the first try meets a dead
 /// connection, there is time to read the record over another connection and to try again.
 pub(super) const RENEW_PARTS: u32 = 3;
-
-/// Makes the changes one after the other with `swap`, which returns whether the cell held the expected value.
-fn one_by_one(
-    swaps: Vec<RecordSwap>,
-    by: Deadline,
-    answered: Answered<'_>,
-    swap: impl Fn(&RecordSwap) -> Result<bool>,
-) {
-    for first in swaps {
-        let mut next = Some(first);
-        while let Some(current) = next.filter(|_| !by.passed()) {
-            let since = Moment::now();
-            let answer = swap(&current).map(|held| if held { Ok(()) } else { Err(None) });
-            next = answered(Swapped { index: current.index, since, answer });
-        }
-    }
-}
 
 /// The operations of the layout `own`. Each change writes both cells in one atomic step, so they always have the same
 /// timestamp. No call carries one: the server chooses one that is not older than that of the cells before.
@@ -409,22 +373,9 @@ pub(super) trait OwnStore: LockTable {
     /// [`CheckAndPut`].
     fn rewrite(&self, write: &OwnWrite<'_>, expected: &[u8], parts: u32, by: Deadline) -> Result<bool>;
 
-    /// Makes several changes like [`rewrite`](OwnStore::rewrite), each of another row, as
+    /// Replaces the records of several locks like [`rewrite`](OwnStore::rewrite), as
     /// [`Register::replace_many`](crate::store::remote::Register::replace_many) describes.
-    ///
-    /// Default: one after the other.
-    fn swap_many(&self, swaps: Vec<RecordSwap>, number_ttl: Duration, by: Deadline, answered: Answered<'_>) {
-        one_by_one(swaps, by, answered, |swap| {
-            let RecordSwap { row, expected, value: record, ttl, number, .. } = swap;
-            let (ttl, number, durability) = (*ttl, *number, Durability::Sync);
-            self.rewrite(
-                &OwnWrite { row, number, first: number, number_ttl, record, ttl, durability },
-                expected,
-                RENEW_PARTS,
-                by,
-            )
-        });
-    }
+    fn replace_many<'a>(&self, changes: Vec<Replace<'a>>, by: Deadline, answered: OnReply<'_, 'a>);
 
     fn read_cells(&self, row: &[u8], by: Deadline) -> Result<OwnCells>;
 

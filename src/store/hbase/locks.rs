@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use super::cell_store::{
-    Cell, CellStore, CheckAndPut, Content, Count, Durability, LockCells, RENEW_PARTS, RecordSwap, ScannedRow,
-    Swapped, Take,
+    Cell, CellStore, CheckAndPut, Content, Count, Durability, LockCells, RENEW_PARTS, ScannedRow, Take,
 };
 use super::diagnose::{PROBE_TTL, diagnose};
 use super::history;
@@ -21,8 +20,8 @@ use crate::store::layout::Layout;
 use crate::store::lock_store::no_stamps;
 use crate::store::remote::resolve::until_answered;
 use crate::store::remote::{
-    Capabilities, Compares, Create, Created, Found, NextReplace, ReadBack, Record, Register, Replace,
-    Replaced, Reply, Standing,
+    Capabilities, Compares, Create, Created, Found, OnReply, ReadBack, Record, Register, Replace, Reply,
+    Standing,
 };
 use crate::store::{HistoryOf, HistoryStore, LatchStore, ListCursor, LockPage, LockQuery};
 
@@ -195,44 +194,22 @@ impl Register for HbaseStore {
                 .zip(create.count)
                 .map(|(row, least)| counter(row, least, create.numbers)),
         };
-        Reply::of(self.rows.take(&take, by).map(|taken| {
+        Reply::of(self.rows.take(&take, by), |taken| {
             let standing = taken.found.map(covered);
             if taken.put {
-                Ok(Created { count: taken.counted.and_then(seeded), standing })
+                Reply::Yes(Created { count: taken.counted.and_then(seeded), standing })
             } else {
-                Err(standing)
+                Reply::No(standing)
             }
-        }))
+        })
     }
 
-    fn replace(&self, replace: &Replace<'_>, by: Deadline) -> Reply {
-        let swap = CheckAndPut {
-            row: &replace.name.hbase_row(),
-            column: LOCK,
-            expected: replace.expected.as_bytes(),
-            value: replace.record.as_bytes(),
-            // The longest TTL of any version. If the newest version expired first, HBase would show an older one.
-            ttl: replace.record.ttl(),
-            cover: None,
-            durability: Durability::UseDefault,
-            parts: RENEW_PARTS,
-        };
-        self.swap(&swap, by)
+    fn replace(&self, change: &Replace<'_>, by: Deadline) -> Reply {
+        self.rows.replace(change, by)
     }
 
-    fn replace_many(
-        &self,
-        replaces: &[Replace<'_>],
-        by: Deadline,
-        answered: &mut dyn FnMut(Replaced) -> Option<NextReplace>,
-    ) {
-        let swap = |(index, replace): (usize, &Replace<'_>)| swap_of(index, replace, 0);
-        let swaps = replaces.iter().enumerate().map(swap).collect();
-        self.rows.swap_many(LOCK, swaps, by, &mut |swapped| {
-            let (index, next) = pass_on(swapped, answered)?;
-            let (expected, record) = (&next.expected, &next.record);
-            Some(swap_of(index, &Replace { expected, record, ..replaces[index] }, 0))
-        });
+    fn replace_many<'a>(&self, changes: Vec<Replace<'a>>, by: Deadline, answered: OnReply<'_, 'a>) {
+        self.rows.replace_many(changes, by, answered);
     }
 
     fn remove(&self, name: &LockName, expected: &Record, by: Deadline) -> Reply {
@@ -381,24 +358,6 @@ impl Register for HbaseStore {
     fn latches(&self) -> Option<&dyn LatchStore> {
         Some(&*self.latches)
     }
-}
-
-/// Builds the change of a record with this number.
-pub(super) fn swap_of(index: usize, replace: &Replace<'_>, number: u64) -> RecordSwap {
-    let Replace { name, expected, record, alone } = *replace;
-    let (row, ttl) = (name.hbase_row(), record.ttl());
-    let [expected, value] = [expected, record].map(|record| record.as_bytes().to_vec());
-    RecordSwap { index, row, expected, value, ttl, number, alone }
-}
-
-/// Passes an answer on. Returns the next change of the same lock, if there is one.
-pub(super) fn pass_on(
-    swapped: Swapped,
-    answered: &mut dyn FnMut(Replaced) -> Option<NextReplace>,
-) -> Option<(usize, NextReplace)> {
-    let Swapped { index, since, answer } = swapped;
-    let reply = Reply::of(answer.map(|held| held.map_err(|seen| seen.map(standing))));
-    Some((index, answered(Replaced { index, since, reply })?))
 }
 
 /// Decodes [`COVER`](super::layout::COVER).

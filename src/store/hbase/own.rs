@@ -33,7 +33,7 @@ use super::diagnose::{PROBE_TTL, diagnose};
 use super::history;
 use super::layout::{FREE, OWN_FENCE, OWN_HISTORY, OWN_LOCK};
 use super::list;
-use super::locks::{self, FENCE_TTL, LAZY_RELEASE_TTL, pass_on, swap_of};
+use super::locks::{self, FENCE_TTL, LAZY_RELEASE_TTL};
 use super::rules::refuse_own_table;
 use crate::error::{Error, Result};
 use crate::names::diagnostic::Diagnostic;
@@ -43,8 +43,8 @@ use crate::runtime::time::{Deadline, Moment};
 use crate::settings::options::Options;
 use crate::store::layout::Layout;
 use crate::store::remote::{
-    Capabilities, Compares, Create, Created, NextReplace, ReadBack, Record, Register, Replace, Replaced,
-    Reply, Standing,
+    Capabilities, Compares, Create, Created, OnReply, ReadBack, Record, Register, Replace, Reply, Settled,
+    Standing,
 };
 use crate::store::{
     HistoryOf, HistoryStore, LatchStore, ListCursor, LiveCounters, LockPage, LockQuery, StoreCounters,
@@ -87,7 +87,7 @@ impl HbaseOwnStore {
         HbaseOwnStore { cells, used, counters, latches: None }
     }
 
-    fn try_to_create(&self, create: &Create<'_>, by: Deadline) -> Result<std::result::Result<u64, Standing>> {
+    fn try_to_create(&self, create: &Create<'_>, by: Deadline) -> Result<Settled<u64, Standing>> {
         checked(create.record.ttl())?;
         let row = &create.name.hbase_row();
         let further = create.numbers.saturating_sub(1);
@@ -103,7 +103,7 @@ impl HbaseOwnStore {
                     if expects == Expects::Unused {
                         self.counters.fence_seeded();
                     }
-                    return Ok(Ok(number));
+                    return Ok(Settled::Yes(number));
                 }
                 Claimed::Refused(None) if expects == Expects::Unused => {
                     expects = Expects::Free;
@@ -137,9 +137,10 @@ impl HbaseOwnStore {
                 }
                 // The server ran an earlier copy of this request.
                 Standing::Held(found) if found.record.as_ref().is_some_and(|it| it.same_owner(&record)) => {
-                    return Ok(Ok(found.record.and_then(|record| record.number()).unwrap_or(number)));
+                    let stored = found.record.and_then(|record| record.number());
+                    return Ok(Settled::Yes(stored.unwrap_or(number)));
                 }
-                held @ Standing::Held(_) => return Ok(Err(held)),
+                held @ Standing::Held(_) => return Ok(Settled::No(held)),
             }
         }
         let what = format!("others took the next number of lock {} in each of {TRIES} tries", create.name);
@@ -212,42 +213,30 @@ impl Register for HbaseOwnStore {
     }
 
     fn create(&self, create: &Create<'_>, by: Deadline) -> Reply<Created> {
-        Reply::of(self.try_to_create(create, by).map(|answer| match answer {
-            Ok(number) => Ok(Created { count: Some(number), standing: None }),
-            Err(held) => Err(Some(held)),
-        }))
+        Reply::of(self.try_to_create(create, by), |settled| match settled {
+            Settled::Yes(number) => Reply::Yes(Created { count: Some(number), standing: None }),
+            Settled::No(held) => Reply::No(Some(held)),
+        })
     }
 
-    fn replace(&self, replace: &Replace<'_>, by: Deadline) -> Reply {
-        let Replace { name, expected, record, .. } = *replace;
+    fn replace(&self, change: &Replace<'_>, by: Deadline) -> Reply {
+        let Replace { name, expected, record, .. } = change;
         self.rewrite(name, expected, (record.as_bytes(), record.ttl()), (Durability::Sync, RENEW_PARTS), by)
     }
 
-    fn replace_many(
-        &self,
-        replaces: &[Replace<'_>],
-        by: Deadline,
-        answered: &mut dyn FnMut(Replaced) -> Option<NextReplace>,
-    ) {
-        let mut swaps = Vec::with_capacity(replaces.len());
-        for (index, replace) in replaces.iter().enumerate() {
+    fn replace_many<'a>(&self, mut changes: Vec<Replace<'a>>, by: Deadline, answered: OnReply<'_, 'a>) {
+        changes.retain(|change| {
             // As in `rewrite`.
-            let reply = match (replace.expected.number(), checked(replace.record.ttl())) {
-                (Some(number), Ok(())) => {
-                    swaps.push(swap_of(index, replace, number));
-                    continue;
-                }
+            let reply = match (change.expected.number(), checked(change.record.ttl())) {
+                (Some(_), Ok(())) => return true,
                 (None, _) => Reply::No(None),
                 (_, Err(error)) => Reply::Down(error),
             };
             // A record without a number has no newer version.
-            answered(Replaced { index, since: Moment::now(), reply });
-        }
-        self.cells.swap_many(swaps, FENCE_TTL, by, &mut |swapped| {
-            let (index, next) = pass_on(swapped, answered)?;
-            let (expected, record) = (&next.expected, &next.record);
-            Some(swap_of(index, &Replace { expected, record, ..replaces[index] }, expected.number()?))
+            answered(change, Moment::now(), reply);
+            false
         });
+        self.cells.replace_many(changes, by, answered);
     }
 
     fn remove(&self, name: &LockName, expected: &Record, by: Deadline) -> Reply {
@@ -322,7 +311,7 @@ pub(super) fn number(cell: Cell) -> Option<u64> {
     cell.value.try_into().ok().map(u64::from_be_bytes)
 }
 
-fn write<'a>(
+pub(super) fn write<'a>(
     row: &'a [u8],
     number: u64,
     (record, ttl): (&'a [u8], Duration),
@@ -457,6 +446,8 @@ mod tests {
             Ok(true)
         }
 
+        fn replace_many<'a>(&self, _: Vec<Replace<'a>>, _: Deadline, _: OnReply<'_, 'a>) {}
+
         fn read_cells(&self, _: &[u8], _: Deadline) -> Result<OwnCells> {
             Ok(OwnCells::default())
         }
@@ -469,11 +460,11 @@ mod tests {
         (planned, HbaseOwnStore::over(Box::new(table)))
     }
 
-    fn create(store: &HbaseOwnStore) -> Result<std::result::Result<u64, Standing>> {
+    fn create(store: &HbaseOwnStore) -> Result<Settled<u64, Standing>> {
         create_with(store, 1)
     }
 
-    fn create_with(store: &HbaseOwnStore, numbers: u64) -> Result<std::result::Result<u64, Standing>> {
+    fn create_with(store: &HbaseOwnStore, numbers: u64) -> Result<Settled<u64, Standing>> {
         let name = LockName::new(Level::Xdc, "tests", None, "a", NamePolicy::Strict).unwrap();
         let record = Record::draw(LONG, &Identity::this_process("tests").unwrap()).unwrap().numbered(0);
         let create = Create { name: &name, record: &record, count: Some(100), numbers, read_back: false };
@@ -495,7 +486,7 @@ mod tests {
     fn a_row_that_was_used_is_expected_to_be_free_the_next_time() {
         let (planned, store) = planned(&[|_| Claimed::Made]);
         for _ in 0..2 {
-            assert_eq!(create(&store).unwrap(), Ok(100));
+            assert_eq!(create(&store).unwrap(), Settled::Yes(100));
         }
         assert_eq!(counted(&store), [0, 0, 1]);
         assert_eq!(*planned.claims.lock(), [(Expects::Unused, 100), (Expects::Free, 100)]);
@@ -505,7 +496,7 @@ mod tests {
     fn a_higher_number_is_followed_and_after_sixteen_tries_the_lock_is_given_up() {
         let (planned, store) =
             planned(&[|_| Claimed::Refused(None), |_| refused(500, Some(FREE)), |_| Claimed::Made]);
-        assert_eq!(create(&store).unwrap(), Ok(501));
+        assert_eq!(create(&store).unwrap(), Settled::Yes(501));
         assert_eq!(counted(&store), [1, 0, 0]);
         assert_eq!(
             *planned.claims.lock(),
@@ -526,7 +517,7 @@ mod tests {
             |_| refused(105, Some(FREE)),
             |_| Claimed::Made,
         ]);
-        assert_eq!(create_with(&store, 10).unwrap(), Ok(115));
+        assert_eq!(create_with(&store, 10).unwrap(), Settled::Yes(115));
         assert_eq!(*planned.firsts.lock(), [100, 100, 106, 106]);
         // The first refusal is for the number, the second for something else.
         assert_eq!(counted(&store), [1, 0, 0]);
@@ -540,11 +531,11 @@ mod tests {
             |_| Claimed::Refused(None),
             |_| Claimed::Made,
         ]);
-        assert_eq!(create(&store).unwrap(), Ok(100));
+        assert_eq!(create(&store).unwrap(), Settled::Yes(100));
         // The table of this test is empty when it is read, so the last try seeds the number.
         assert_eq!(counted(&store), [0, 1, 1]);
         let (_, store) = planned(&[|_| Claimed::Refused(None), |_| refused(500, Some(b"M"))]);
-        assert!(create(&store).unwrap().is_err());
+        assert!(matches!(create(&store).unwrap(), Settled::No(_)));
         assert_eq!(counted(&store), [0, 0, 0], "it is held");
     }
 
@@ -552,8 +543,8 @@ mod tests {
     #[test]
     fn our_own_record_is_a_grant_and_another_one_is_not() {
         let (_, store) = planned(&[|write| refused(write.number, Some(write.record))]);
-        assert_eq!(create(&store).unwrap(), Ok(100));
+        assert_eq!(create(&store).unwrap(), Settled::Yes(100));
         let (_, store) = planned(&[|_| refused(100, Some(b"M"))]);
-        assert!(matches!(create(&store).unwrap(), Err(Standing::Held(_))));
+        assert!(matches!(create(&store).unwrap(), Settled::No(Standing::Held(_))));
     }
 }

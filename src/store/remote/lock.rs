@@ -45,7 +45,6 @@
 //! | compares | event | renewal | release |
 //! |---|---|---|---|
 //! | record | another version of our record is stored | try again with that version | try again with that version |
-//! | record | the version of a renewal with a lost reply is stored | renewed | - |
 //! | token | Lost | try again: Yes means renewed | try again: Yes means freed |
 //! | token | No, and our token is stored | renewed: the stored record already lasts longer | - |
 //! | any | our record is not stored | lost | not ours; gone if a reply was lost |
@@ -53,12 +52,13 @@
 //! Several renewals at once follow the same table, except that a renewal with a lost reply ends in doubt at once: finding
 //! out what became of it would take the time of the others. It is safe to repeat.
 
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::record::Record;
 use super::register::{
-    Capabilities, Compares, Create, Created, NextReplace, ReadBack, Register, Replace, Replaced, Reply,
-    Standing,
+    Capabilities, Compares, Create, Created, ReadBack, Register, Replace, Reply, Settled, Standing,
 };
 use super::resolve::{Doubt, Pauses, part, until_answered};
 use crate::error::{Code, Error, Result};
@@ -70,7 +70,7 @@ use crate::names::owner::{OwnerRecord, OwnerToken};
 use crate::runtime::time::{self, Deadline, Moment};
 use crate::store::{
     Acquired, Attempt, Grant, GrantRecord, HistoryStore, Inspection, LatchStore, ListCursor, LiveCounters,
-    LockPage, LockQuery, LockStore, Released, Renewal, Renewed, StoreCounters,
+    LockPage, LockQuery, LockStore, OnRenewed, Released, Renewal, StoreCounters,
 };
 
 /// Stands before the token in a lease from a store that counts in the record, so other layouts refuse it.
@@ -197,17 +197,15 @@ impl<R: Register> LockStore for RemoteStore<R> {
         by: Deadline,
     ) -> Result<Option<OwnerRecord>> {
         let can = self.register.capabilities();
-        let mut current = can.own_record(owner_record)?;
+        let mut change = Replace::renewal(name, can.own_record(owner_record)?, ttl);
         let (mut doubt, mut pauses) = (Doubt::none(by), Pauses::until(by));
         for _ in 0..ROUNDS {
             if doubt.is_open() && !pauses.rest() {
                 break;
             }
-            let renewed = current.renewed(ttl);
-            let replace = Replace { name, expected: &current, record: &renewed, alone: true };
-            let known = match doubt.ask(|| self.register.replace(&replace, by).settled()) {
-                Ok(Ok(())) => return Ok(Some(can.owner_record(&renewed))),
-                Ok(Err(known)) => known,
+            let known = match doubt.ask(|| self.register.replace(&change, by).settled()) {
+                Ok(Settled::Yes(())) => return Ok(Some(can.owner_record(&change.record))),
+                Ok(Settled::No(known)) => known,
                 Err(error) => {
                     doubt.go_on(error)?;
                     // Repeating a renewal that may still be in flight is safe: both require our token, and
@@ -223,57 +221,54 @@ impl<R: Register> LockStore for RemoteStore<R> {
             let read = || doubt.ask(|| self.register.read(name, read_by()));
             let standing = known.map_or_else(read, Ok);
             let standing = standing.map_err(|error| doubt.or(error))?;
-            let Some(stored) = own_version(standing, &current) else { return Ok(None) };
-            let lasts_longer = can.compares == Compares::Token;
-            let was_applied = doubt.is_open() && stored == renewed && stored != current;
-            if lasts_longer || was_applied {
+            let Some(stored) = own_version(standing, &change.expected) else { return Ok(None) };
+            if can.compares == Compares::Token {
                 return Ok(Some(can.owner_record(&stored)));
             }
-            current = stored;
+            // Even if it is the version of this renewal: another one for the same TTL may have written it long before.
+            change = Replace::renewal(name, stored, ttl);
         }
         Err(doubt.or(contended(name)))
     }
 
-    fn renew_many(&self, renewals: &[Renewal<'_>], by: Deadline, report: &mut dyn FnMut(Renewed)) {
+    fn renew_many(&self, renewals: &[Renewal<'_>], by: Deadline, report: OnRenewed<'_>) {
         let can = self.register.capabilities();
-        let mut asked = Vec::with_capacity(renewals.len());
-        for (index, renewal) in renewals.iter().enumerate() {
+        let mut changes = Vec::with_capacity(renewals.len());
+        // Leases without an answer, and how many changes of each were answered.
+        let mut open = BTreeMap::new();
+        for (at, renewal) in renewals.iter().enumerate() {
             match can.own_record(renewal.owner_record) {
-                Ok(current) => asked.push((index, current.renewed(renewal.ttl), current)),
-                Err(error) => report(Renewed { index, since: Moment::now(), answer: Err(error) }),
+                Ok(current) => {
+                    let change = Replace::renewal(renewal.name, current, renewal.ttl);
+                    changes.push(Replace { at, alone: renewal.alone, ..change });
+                    open.insert(at, 0);
+                }
+                Err(error) => report(at, Moment::now(), Err(error)),
             }
         }
-        let replaces: Vec<_> = asked
-            .iter()
-            .map(|(index, renewed, current)| {
-                let Renewal { name, alone, .. } = renewals[*index];
-                Replace { name, expected: current, record: renewed, alone }
-            })
-            .collect();
-        let mut open: Vec<_> = asked
-            .iter()
-            .map(|(index, renewed, current)| {
-                let (expected, record) = (current.clone(), renewed.clone());
-                Some(OpenRenewal { index: *index, next: NextReplace { expected, record }, rounds: 0 })
-            })
-            .collect();
-        self.register.replace_many(&replaces, by, &mut |Replaced { index: at, since, reply }| {
-            let renewal = open.get_mut(at)?.take()?;
-            let index = renewal.index;
-            match self.settle_one(can, &renewals[index], renewal, reply, by) {
-                Settled::Over(answer) => report(Renewed { index, since, answer }),
-                Settled::Next(next, renewal) => {
-                    open[at] = Some(renewal);
-                    return Some(next);
+        self.register.replace_many(changes, by, &mut |change, since, reply| {
+            // A second answer to one change is ignored.
+            let round = *open.get(&change.at)?;
+            if round != change.round {
+                return None;
+            }
+            open.remove(&change.at);
+            match self.after_reply(can, change, renewals[change.at].ttl, reply, by) {
+                ControlFlow::Break(answer) => {
+                    report(change.at, since, answer);
+                    None
+                }
+                ControlFlow::Continue(next) => {
+                    open.insert(next.at, next.round);
+                    Some(next)
                 }
             }
-            None
         });
         // The deadline came before their next round. The one before changed nothing.
-        for OpenRenewal { index, .. } in open.into_iter().flatten().filter(|open| open.rounds > 0) {
-            let what = format!("lock {}: there was no time to renew its newer record", renewals[index].name);
+        for (at, _) in open.into_iter().filter(|(_, round)| *round > 0) {
+            let what = format!("lock {}: there was no time to renew its newer record", renewals[at].name);
             let error = Error::RetriesExhausted { store: self.describe(), what, source: None };
-            report(Renewed { index, since: Moment::now(), answer: Err(error) });
+            report(at, Moment::now(), Err(error));
         }
     }
 
@@ -328,10 +323,10 @@ impl<R: Register> LockStore for RemoteStore<R> {
                 break;
             }
             match doubt.ask(|| self.register.remove_stamped(name, stamp, by).settled()) {
-                Ok(Ok(())) => return Ok(Released::Freed),
+                Ok(Settled::Yes(())) => return Ok(Released::Freed),
                 // No other record has this stamp, so this one will not be stored again.
-                Ok(Err(_)) if doubt.is_open() => return Ok(Released::Gone),
-                Ok(Err(_)) => return Ok(Released::NotOurs),
+                Ok(Settled::No(_)) if doubt.is_open() => return Ok(Released::Gone),
+                Ok(Settled::No(_)) => return Ok(Released::NotOurs),
                 // A repetition is harmless for the same reason.
                 Err(error) => doubt.go_on(error)?,
             }
@@ -379,55 +374,37 @@ impl<R: Register> LockStore for RemoteStore<R> {
     }
 }
 
-/// A renewal among several that has no final answer yet.
-struct OpenRenewal {
-    /// Position in the list of renewals.
-    index: usize,
-    /// The change that was sent last.
-    next: NextReplace,
-    /// Changes that were answered.
-    rounds: usize,
-}
-
-/// What follows from one reply to an [`OpenRenewal`].
-enum Settled {
-    Over(Result<Option<OwnerRecord>>),
-    /// Another version of our record is stored, which must be replaced instead.
-    Next(NextReplace, OpenRenewal),
-}
-
 impl<R: Register> RemoteStore<R> {
-    fn settle_one(
+    /// Returns the answer for one renewal among several, or the change that replaces another version of our record, which is
+    /// stored instead of the expected one.
+    fn after_reply<'a>(
         &self,
         can: Capabilities,
-        renewal: &Renewal<'_>,
-        open: OpenRenewal,
+        change: &Replace<'a>,
+        ttl: Duration,
         reply: Reply,
         by: Deadline,
-    ) -> Settled {
+    ) -> ControlFlow<Result<Option<OwnerRecord>>, Replace<'a>> {
         let known = match reply.settled() {
-            Ok(Ok(())) => return Settled::Over(Ok(Some(can.owner_record(&open.next.record)))),
-            Ok(Err(known)) => known,
-            Err(error) => return Settled::Over(Err(error)),
+            Ok(Settled::Yes(())) => return ControlFlow::Break(Ok(Some(can.owner_record(&change.record)))),
+            Ok(Settled::No(known)) => known,
+            Err(error) => return ControlFlow::Break(Err(error)),
         };
         // The answers to others wait meanwhile, so a server that does not answer must leave them some time.
-        let read = || self.register.read(renewal.name, part(by, READ_PARTS));
-        let stored = match known.map_or_else(read, Ok) {
-            Ok(standing) => own_version(standing, &open.next.expected),
-            Err(error) => return Settled::Over(Err(error)),
-        };
-        match stored {
-            None => Settled::Over(Ok(None)),
-            Some(stored) if can.compares == Compares::Token => {
-                Settled::Over(Ok(Some(can.owner_record(&stored))))
-            }
-            Some(_) if open.rounds == ROUNDS => Settled::Over(Err(contended(renewal.name))),
-            Some(stored) => {
-                let next = || NextReplace { record: stored.renewed(renewal.ttl), expected: stored.clone() };
-                let rounds = open.rounds + 1;
-                Settled::Next(next(), OpenRenewal { index: open.index, next: next(), rounds })
-            }
-        }
+        let read = || self.register.read(change.name, part(by, READ_PARTS));
+        ControlFlow::Break(match known.map_or_else(read, Ok) {
+            Err(error) => Err(error),
+            Ok(standing) => match own_version(standing, &change.expected) {
+                None => Ok(None),
+                Some(stored) if can.compares == Compares::Token => Ok(Some(can.owner_record(&stored))),
+                Some(_) if change.round == ROUNDS => Err(contended(change.name)),
+                Some(stored) => {
+                    let Replace { name, alone, at, round, .. } = *change;
+                    let next = Replace::renewal(name, stored, ttl);
+                    return ControlFlow::Continue(Replace { alone, at, round: round + 1, ..next });
+                }
+            },
+        })
     }
 
     /// Releases the lease with `remove`, which sends one request.
@@ -447,10 +424,10 @@ impl<R: Register> RemoteStore<R> {
             }
             let (sent, mut may_be_freed) = (Moment::now(), false);
             let known = match doubt.ask(|| remove(&current).settled()) {
-                Ok(Ok(())) => return Ok(Released::Freed),
+                Ok(Settled::Yes(())) => return Ok(Released::Freed),
                 // No proves that no record with our token is stored.
-                Ok(Err(_)) if can.compares == Compares::Token => Some(Standing::Free),
-                Ok(Err(known)) => {
+                Ok(Settled::No(_)) if can.compares == Compares::Token => Some(Standing::Free),
+                Ok(Settled::No(known)) => {
                     may_be_freed = can.is_late(sent);
                     known
                 }
@@ -645,9 +622,9 @@ impl<R: Register> Acquisition<'_, R> {
         let answer = self.ask(!self.open.is_empty(), |register, by| register.create(&create, by).settled());
         let is_late = self.is_late(tried.since);
         match answer {
-            Ok(Ok(_)) if is_late => self.exchange(tried),
-            Ok(Ok(created)) => self.count_and_read_back(tried, created),
-            Ok(Err(known)) => {
+            Ok(Settled::Yes(_)) if is_late => self.exchange(tried),
+            Ok(Settled::Yes(created)) => self.count_and_read_back(tried, created),
+            Ok(Settled::No(known)) => {
                 if known.is_none() {
                     self.store.counters.read_after_refusal();
                 }
@@ -719,19 +696,18 @@ impl<R: Register> Acquisition<'_, R> {
                 Err(error) => return Err(self.hand_back(old, error)),
             };
             let mut new = Tried { record, since: Moment::now(), may_reappear: false };
-            let (expected, record) = (&old.record, &new.record);
-            let replace = Replace { name: self.attempt.name, expected, record, alone: true };
-            let answer = self.ask(true, |register, by| register.replace(&replace, by).settled());
+            let change = Replace::new(self.attempt.name, old.record.clone(), new.record.clone());
+            let answer = self.ask(true, |register, by| register.replace(&change, by).settled());
             new.may_reappear = self.is_late(new.since);
             match answer {
-                Ok(Ok(())) => {
+                Ok(Settled::Yes(())) => {
                     self.exchanges += 1;
                     self.open.push(std::mem::replace(&mut old, new));
                     if !old.may_reappear {
                         break;
                     }
                 }
-                Ok(Err(_)) => {
+                Ok(Settled::No(_)) => {
                     self.open.push(old);
                     self.open.extend(Some(new).filter(|new| new.may_reappear));
                     return Ok(Round::Look);
@@ -812,15 +788,13 @@ impl<R: Register> Acquisition<'_, R> {
 
     /// Writes our record again, so that it outlasts what it has replaced.
     fn lengthen(&mut self, mut tried: Tried, beneath: Duration, fence: Option<Fence>) -> Result<Round> {
-        let record = tried.record.renewed(beneath);
-        let replace =
-            Replace { name: self.attempt.name, expected: &tried.record, record: &record, alone: true };
-        match self.ask(true, |register, by| register.replace(&replace, by).settled()) {
-            Ok(Ok(())) => {
-                tried.record = record;
+        let change = Replace::renewal(self.attempt.name, tried.record.clone(), beneath);
+        match self.ask(true, |register, by| register.replace(&change, by).settled()) {
+            Ok(Settled::Yes(())) => {
+                tried.record = change.record;
                 Ok(self.granted(&tried, fence, self.numbers))
             }
-            Ok(Err(_)) => {
+            Ok(Settled::No(_)) => {
                 self.open.push(tried);
                 Ok(Round::Look)
             }

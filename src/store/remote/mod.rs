@@ -40,7 +40,10 @@ pub use lock::RemoteStore;
 #[cfg(feature = "hbase")]
 pub(crate) use lock::{CLEAN_UP, ROUNDS, contended};
 pub use record::Record;
+#[cfg(any(feature = "hbase", feature = "aerospike"))]
+pub(crate) use register::Settled;
+#[cfg(feature = "hbase")]
+pub(crate) use register::replace_one_by_one;
 pub use register::{
-    Capabilities, Compares, Create, Created, Found, NextReplace, ReadBack, Register, Replace, Replaced,
-    Reply, Standing,
+    Capabilities, Compares, Create, Created, Found, OnReply, ReadBack, Register, Replace, Reply, Standing,
 };

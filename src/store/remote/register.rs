@@ -30,23 +30,28 @@ pub enum Reply<Y = (), N = Option<Standing>> {
     Down(Error),
 }
 
+/// A [`Reply`] that says whether the change was made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Settled<Y = (), N = Option<Standing>> {
+    Yes(Y),
+    No(N),
+}
+
 impl<Y, N> Reply<Y, N> {
-    /// Converts the result of a call: `Ok(Ok(..))` is Yes, `Ok(Err(..))` is No, an error with
-    /// [`Code::InDoubt`](crate::Code::InDoubt) is Lost, and any other error is Down.
-    pub fn of(answer: Result<std::result::Result<Y, N>>) -> Reply<Y, N> {
-        match answer {
-            Ok(Ok(yes)) => Reply::Yes(yes),
-            Ok(Err(no)) => Reply::No(no),
-            Err(error) if error.is_in_doubt() => Reply::Lost(error),
-            Err(error) => Reply::Down(error),
-        }
+    /// Converts the result of a call: an answer with `decide`, and an error as [`failed`](Reply::failed) does.
+    pub fn of<T>(answer: Result<T>, decide: impl FnOnce(T) -> Reply<Y, N>) -> Reply<Y, N> {
+        answer.map_or_else(Reply::failed, decide)
     }
 
-    /// The reverse of [`of`](Reply::of).
-    pub(crate) fn settled(self) -> Result<std::result::Result<Y, N>> {
+    /// An error with [`Code::InDoubt`](crate::Code::InDoubt) is Lost, and any other error is Down.
+    pub fn failed(error: Error) -> Reply<Y, N> {
+        if error.is_in_doubt() { Reply::Lost(error) } else { Reply::Down(error) }
+    }
+
+    pub(crate) fn settled(self) -> Result<Settled<Y, N>> {
         match self {
-            Reply::Yes(yes) => Ok(Ok(yes)),
-            Reply::No(no) => Ok(Err(no)),
+            Reply::Yes(yes) => Ok(Settled::Yes(yes)),
+            Reply::No(no) => Ok(Settled::No(no)),
             Reply::Lost(error) if !error.is_in_doubt() => {
                 Err(Error::InDoubt { what: "a request has no answer".into(), source: Some(error.into()) })
             }
@@ -56,9 +61,9 @@ impl<Y, N> Reply<Y, N> {
 }
 
 impl Reply {
-    /// Converts the result of a call: `true` is Yes, `false` is No, and errors as in [`of`](Reply::of).
+    /// Converts the result of a call: `true` is Yes, `false` is No, and an error as [`failed`](Reply::failed) does.
     pub fn of_bool(answer: Result<bool>) -> Reply {
-        Reply::of(answer.map(|held| if held { Ok(()) } else { Err(None) }))
+        Reply::of(answer, |held| if held { Reply::Yes(()) } else { Reply::No(None) })
     }
 }
 
@@ -151,40 +156,58 @@ pub struct Created {
     pub standing: Option<Standing>,
 }
 
-/// Arguments of [`Register::replace`].
-#[derive(Debug, Clone, Copy)]
+/// One change of a record: the argument of [`Register::replace`].
+#[derive(Debug, Clone)]
 pub struct Replace<'a> {
     /// The lock.
     pub name: &'a LockName,
     /// The record that must exist. The store compares the whole record or its token: see [`Compares`].
-    pub expected: &'a Record,
+    pub expected: Record,
     /// The record to write. It must last for at least its TTL from now on. With [`Compares::Record`] it may have
     /// another token than the expected record: see [`Capabilities::repeats_after`]. With [`Compares::Token`] it has
     /// the same token, and no identity: the store keeps the content of its record and only extends its life.
-    pub record: &'a Record,
+    pub record: Record,
     /// Whether the request must not carry any other change, because there is little time for it. Matters only to
     /// [`Register::replace_many`].
     pub alone: bool,
+    /// Position of the lease among the renewals of one call.
+    pub(super) at: usize,
+    /// How many changes of this lease were answered before.
+    pub(super) round: usize,
 }
 
-/// Answer to one change of [`Register::replace_many`].
-#[derive(Debug)]
-pub struct Replaced {
-    /// Position of the change in the list.
-    pub index: usize,
-    /// A moment before the request with this change was sent.
-    pub since: Moment,
-    /// The answer that [`Register::replace`] would give.
-    pub reply: Reply,
+impl<'a> Replace<'a> {
+    /// Creates a change, for tests of a register. Changes for [`Register::replace_many`] come from the library, which knows
+    /// them again: a register over another one passes on those.
+    pub fn new(name: &'a LockName, expected: Record, record: Record) -> Replace<'a> {
+        Replace { name, expected, record, alone: true, at: 0, round: 0 }
+    }
+
+    /// Returns the change that renews this record for `ttl`.
+    pub(super) fn renewal(name: &'a LockName, stored: Record, ttl: Duration) -> Replace<'a> {
+        let record = stored.renewed(ttl);
+        Replace::new(name, stored, record)
+    }
 }
 
-/// The change that [`Register::replace_many`] makes next for a lock whose change was answered.
-#[derive(Debug)]
-pub struct NextReplace {
-    /// See [`Replace::expected`].
-    pub expected: Record,
-    /// See [`Replace::record`].
-    pub record: Record,
+/// What [`Register::replace_many`] calls once for each answer: the change as it was received, a moment before its request was
+/// sent, and the reply. Returns the change of the same lock that is to be made next, if there is one.
+pub type OnReply<'f, 'a> = &'f mut dyn FnMut(&Replace<'a>, Moment, Reply) -> Option<Replace<'a>>;
+
+/// Makes the changes one after the other with `replace`.
+pub(crate) fn replace_one_by_one<'a>(
+    replaces: Vec<Replace<'a>>,
+    by: Deadline,
+    answered: OnReply<'_, 'a>,
+    replace: impl Fn(&Replace<'a>) -> Reply,
+) {
+    for first in replaces {
+        let mut next = Some(first);
+        while let Some(change) = next.filter(|_| !by.passed()) {
+            let since = Moment::now();
+            next = answered(&change, since, replace(&change));
+        }
+    }
 }
 
 /// The part of the expected record that a store compares.
@@ -326,35 +349,16 @@ pub trait Register: Send + Sync + fmt::Debug + 'static {
     fn replace(&self, replace: &Replace<'_>, by: Deadline) -> Reply;
 
     /// Makes several changes, each of another lock and each as [`replace`](Register::replace) does. Calls `answered` for
-    /// each answer, in any order and as soon as it is known. If `answered` returns another change for this lock, makes
-    /// that too. A change whose turn has not come by the deadline is not answered and will not be made.
+    /// each answer, in any order and as soon as it is known: see [`OnReply`]. A change whose turn has not come by the
+    /// deadline is not answered and will not be made.
     ///
     /// A register may put several changes into one request. Each change still has a condition and an answer of its own:
     /// a change without an answer is Lost, whatever was said about the others. Send the requests to all servers before
     /// waiting for one of them, so a server that hangs delays no change on other servers.
     ///
     /// Default: one call of `replace` after the other.
-    fn replace_many(
-        &self,
-        replaces: &[Replace<'_>],
-        by: Deadline,
-        answered: &mut dyn FnMut(Replaced) -> Option<NextReplace>,
-    ) {
-        for (index, first) in replaces.iter().enumerate() {
-            let mut next: Option<NextReplace> = None;
-            while !by.passed() {
-                let replace = match &next {
-                    Some(NextReplace { expected, record }) => Replace { expected, record, ..*first },
-                    None => *first,
-                };
-                let since = Moment::now();
-                let reply = self.replace(&replace, by);
-                next = answered(Replaced { index, since, reply });
-                if next.is_none() {
-                    break;
-                }
-            }
-        }
+    fn replace_many<'a>(&self, replaces: Vec<Replace<'a>>, by: Deadline, answered: OnReply<'_, 'a>) {
+        replace_one_by_one(replaces, by, answered, |change| self.replace(change, by));
     }
 
     /// Removes the expected record.

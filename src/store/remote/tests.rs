@@ -11,7 +11,8 @@ use std::time::Duration;
 use super::lock::RemoteStore;
 use super::record::Record;
 use super::register::{
-    Capabilities, Compares, Create, Created, Found, ReadBack, Register, Replace, Reply, Standing,
+    Capabilities, Compares, Create, Created, Found, OnReply, ReadBack, Register, Replace, Reply, Standing,
+    replace_one_by_one,
 };
 use crate::error::{Error, Result};
 use crate::names::holder::Identity;
@@ -19,7 +20,7 @@ use crate::names::lock_name::{Level, LockName, NamePolicy};
 use crate::names::owner::OwnerRecord;
 use crate::runtime::sync::real::Mutex;
 use crate::runtime::time::{Deadline, Moment};
-use crate::store::{Acquired, Attempt, Grant, LockStore, Released, StoreCounters};
+use crate::store::{Acquired, Attempt, Grant, LockStore, Released, Renewal, StoreCounters};
 use crate::{Code, Fence};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -63,6 +64,8 @@ struct Server {
     cannot_count: bool,
     /// How long a record of an earlier grant lasts.
     beneath: Duration,
+    /// Each of many changes is answered a second time, without a reply.
+    answers_twice: bool,
 }
 
 #[derive(Debug)]
@@ -174,7 +177,7 @@ impl Register for Scripted {
             let lasts_longer = |stored: &Record| stored.ttl() > replace.record.ttl();
             let refused =
                 self.can.compares == Compares::Token && server.record.as_ref().is_some_and(lasts_longer);
-            let holds = self.stands(server, replace.expected) && !refused;
+            let holds = self.stands(server, &replace.expected) && !refused;
             if holds {
                 let stored = server.record.as_ref().filter(|_| self.can.compares == Compares::Token);
                 let longer = stored.map(|stored| stored.renewed(replace.record.ttl()));
@@ -182,6 +185,19 @@ impl Register for Scripted {
             }
             holds
         })
+    }
+
+    fn replace_many<'a>(&self, changes: Vec<Replace<'a>>, by: Deadline, answered: OnReply<'_, 'a>) {
+        let again = self.server.lock().answers_twice;
+        let mut answered = |change: &Replace<'a>, since: Moment, reply: Reply| {
+            let next = answered(change, since, reply);
+            if again {
+                let lost = Error::InDoubt { what: "a second answer".into(), source: None };
+                assert!(answered(change, since, Reply::Lost(lost)).is_none());
+            }
+            next
+        };
+        replace_one_by_one(changes, by, &mut answered, |change| self.replace(change, by));
     }
 
     fn remove(&self, _: &LockName, expected: &Record, _: Deadline) -> Reply {
@@ -312,6 +328,26 @@ fn all() -> [Capabilities; 4] {
 /// The requests that follow a creation which took effect.
 fn after_creation(can: Capabilities) -> &'static [&'static str] {
     if can.counts_in_record { &[] } else { &["count", "read"] }
+}
+
+/// Also if another version of its record is stored, which must be replaced instead.
+#[test]
+fn of_many_renewals_each_is_reported_once_though_a_register_answers_twice() {
+    for can in all() {
+        let stage = stage(can);
+        let (grant, _) = stage.granted();
+        let before = grant.owner_record;
+        assert!(stage.renew(&before, 2 * TTL).unwrap().is_some());
+        stage.server.lock().answers_twice = true;
+        let renewal = Renewal { name: &stage.name, owner_record: &before, ttl: 3 * TTL, alone: false };
+        let mut answers = Vec::new();
+        let mut report = |at: usize, _: Moment, answer: Result<Option<OwnerRecord>>| {
+            answers.push((at, answer.unwrap().is_some()))
+        };
+        stage.store.renew_many(&[renewal], Deadline::after(LONG), &mut report);
+        assert_eq!(answers, [(0, true)], "{can:?}");
+        assert_eq!(stage.server.lock().record.as_ref().map(Record::ttl), Some(3 * TTL));
+    }
 }
 
 #[test]
@@ -509,6 +545,20 @@ fn a_renewal_whose_reply_was_lost_is_renewed_and_its_record_can_be_released() {
             assert_eq!(stage.server.lock().record.as_ref().unwrap().ttl(), 2 * TTL);
             assert_eq!(stage.release(&renewed).unwrap(), Released::Freed, "{can:?} {fate:?}");
         }
+    }
+}
+
+/// Renewals for the same TTL write the same version of a record, so that version does not show which of them was applied.
+#[test]
+fn a_renewal_whose_request_was_lost_is_not_taken_for_an_earlier_one_of_the_same_length() {
+    for can in all() {
+        let stage = stage(can);
+        let (grant, _) = stage.granted();
+        stage.renew(&grant.owner_record, 2 * TTL).unwrap().unwrap();
+        stage.next([Fate::RequestLost]);
+        stage.renew(&grant.owner_record, 2 * TTL).unwrap().unwrap();
+        let requests = &stage.server.lock().requests;
+        assert_eq!(requests.last(), Some(&"replace"), "{can:?}: {requests:?}");
     }
 }
 

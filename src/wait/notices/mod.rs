@@ -26,9 +26,12 @@
 //! `dlm-notices`, receives them. It is started by the first attempt to acquire a lock or the first note at a latch, and ended
 //! by `stop`.
 
+mod answering;
 mod ask_holders;
 mod datagram;
+mod lock_queue;
 mod lock_queues;
+mod rate_limit;
 mod socket;
 
 use std::io;
@@ -48,8 +51,9 @@ use rustix::time::Timespec;
 
 pub(crate) use self::ask_holders::ask_holders;
 use self::datagram::{BYTES_MAX, Datagram};
-pub(crate) use self::lock_queues::{ANSWER, LocalQueueAtRelease, NextTurn};
-use self::lock_queues::{Effect, LockQueues};
+use self::lock_queue::Effect;
+pub(crate) use self::lock_queue::{ANSWER, LocalQueueAtRelease, NextTurn};
+use self::lock_queues::LockQueues;
 use self::socket::NoticeSocket;
 use crate::error::{Error, Result};
 use crate::names::diagnostic::Diagnostic;

@@ -137,9 +137,11 @@ pub fn a_latch_counts_down_to_zero_and_below_and_up_only_if_it_may(site: &Site) 
         latch.count_up().unwrap();
     }
     assert!(!latch.await_open_for(POLL).unwrap(), "it must be closed again");
-    let calls = spy.calls();
+    // A read of the wait before may still be under way.
+    let calls = || spy.log().iter().filter(|(call, _)| !matches!(call, Call::Counts(_))).count();
+    let before = calls();
     assert_eq!(code(latch_of(&manager, "a").count_up()), Code::InvalidArgument);
-    assert_eq!(spy.calls(), calls, "the store was asked");
+    assert_eq!(calls(), before, "the store was asked");
 }
 
 pub fn a_latch_of_zero_is_open_at_once(site: &Site) {

@@ -4,9 +4,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use dlm::store::{
-    Acquired, Attempt, Grant, LockName, LockStore, OwnerRecord, OwnerToken, Released, Renewal, Renewed,
-};
+use dlm::store::{Acquired, Attempt, Grant, LockName, LockStore, OwnerRecord, OwnerToken, Released, Renewal};
 use dlm::{Deadline, Fence, Identity, Moment};
 
 use super::{HELD, LONG, Site, attempt, patiently, soon, take, take_briefly, take_when_free};
@@ -319,17 +317,16 @@ fn renewed(
     asked: &[(LockName, Grant, Duration)],
     alone: impl Fn(usize) -> bool,
     by: Deadline,
-) -> Vec<Option<Renewed>> {
+) -> Vec<Option<dlm::Result<Option<OwnerRecord>>>> {
     let mut renewals = Vec::new();
     for (at, (name, grant, ttl)) in asked.iter().enumerate() {
         let owner_record = &grant.owner_record;
         renewals.push(Renewal { name, owner_record, ttl: *ttl, alone: alone(at) });
     }
     let begin = Moment::now();
-    let mut answers: Vec<Option<Renewed>> = asked.iter().map(|_| None).collect();
-    store.renew_many(&renewals, by, &mut |answer| {
-        assert!(answer.since >= begin && answer.since <= Moment::now());
-        let at = answer.index;
+    let mut answers: Vec<_> = asked.iter().map(|_| None).collect();
+    store.renew_many(&renewals, by, &mut |at, since, answer| {
+        assert!(since >= begin && since <= Moment::now());
         assert!(answers[at].replace(answer).is_none(), "renewal {at} was reported twice");
     });
     answers
@@ -362,7 +359,7 @@ pub fn of_many_renewals_each_has_its_own_answer(site: &Site) {
         }
         for (at, (answer, (name, ..))) in answers.into_iter().zip(&asked).enumerate() {
             let answer = answer.unwrap_or_else(|| panic!("renewal {at} was not reported"));
-            let renewed = answer.answer.unwrap_or_else(|error| panic!("{at}: {}", error.chain()));
+            let renewed = answer.unwrap_or_else(|error| panic!("{at}: {}", error.chain()));
             if [gone, taken].contains(&at) {
                 assert_eq!(renewed, None, "{at}: renewed, though it was lost");
                 continue;
@@ -396,13 +393,13 @@ pub fn many_renewals_that_are_late_already_take_no_lease_away(site: &Site) {
     }
     let answers = renewed(&*store, &asked, |at| at % 2 == 0, Deadline::after(Duration::ZERO));
     for answer in answers.into_iter().flatten() {
-        match answer.answer {
+        match answer {
             Ok(renewed) => assert!(renewed.is_some(), "lost"),
             Err(error) => assert!(error.is_retryable(), "{}", error.chain()),
         }
     }
     for answer in renewed(&*store, &asked, |_| false, soon()) {
-        assert!(answer.expect("there was time").answer.unwrap().is_some(), "lost");
+        assert!(answer.expect("there was time").unwrap().is_some(), "lost");
     }
     renewed(&*store, &[], |_| false, soon());
 }

@@ -246,11 +246,7 @@ impl SimulatedRegister {
 
     /// Creates a record with a number, as the layout `own` on HBase does. The number comes from the clock, or is the
     /// one after that in the store.
-    fn claim(
-        &self,
-        create: &Create<'_>,
-        by: Deadline,
-    ) -> Result<std::result::Result<Created, Option<Standing>>> {
+    fn claim(&self, create: &Create<'_>, by: Deadline) -> Result<Reply<Created>> {
         let numbers = create.numbers;
         let mut number = create.count.unwrap_or_default() + numbers - 1;
         // A client guesses whether the row has cells.
@@ -266,7 +262,7 @@ impl SimulatedRegister {
                 false => Some(Some((None, Standing::Free))),
             });
             match claimed.of_change()? {
-                None => return Ok(Ok(Created { count: Some(number), standing: None })),
+                None => return Ok(Reply::Yes(Created { count: Some(number), standing: None })),
                 Some(None) => unused = false,
                 Some(Some((last, Standing::Free))) => {
                     if last.is_some_and(|last| last > number - numbers) {
@@ -275,7 +271,7 @@ impl SimulatedRegister {
                     unused = last.is_none();
                     number = number.max(last.unwrap_or_default() + numbers);
                 }
-                Some(Some((_, held))) => return Ok(Err(Some(held))),
+                Some(Some((_, held))) => return Ok(Reply::No(Some(held))),
             }
         }
         let what = "others took the next number in each try".into();
@@ -335,7 +331,7 @@ impl Register for SimulatedRegister {
 
     fn create(&self, create: &Create<'_>, by: Deadline) -> Reply<Created> {
         if self.dialect == Dialect::HbaseOwn {
-            return Reply::of(self.claim(create, by));
+            return Reply::of(self.claim(create, by), |reply| reply);
         }
         let (record, least, dialect) = (create.record.clone(), create.count, self.dialect);
         let split = engine().draw(|random| random.u32(..SPLIT_EVERY) == 0);
@@ -347,7 +343,7 @@ impl Register for SimulatedRegister {
                 let number = next.max(least.unwrap_or_default() + numbers - 1);
                 server.counters.insert(name.to_owned(), number);
                 server.update(name, Some(record.numbered(number)), record.ttl());
-                return Ok(Created { count: Some(number), standing: None });
+                return Reply::Yes(Created { count: Some(number), standing: None });
             }
             if free {
                 match dialect {
@@ -363,18 +359,18 @@ impl Register for SimulatedRegister {
             };
             let count = least.filter(|_| counts).map(|least| server.count(name, least, numbers));
             let standing = reads.then(|| server.standing(name));
-            if free { Ok(Created { count, standing }) } else { Err(standing) }
+            if free { Reply::Yes(Created { count, standing }) } else { Reply::No(standing) }
         });
-        Reply::of(created.of_change())
+        Reply::of(created.of_change(), |reply| reply)
     }
 
     fn replace(&self, replace: &Replace<'_>, by: Deadline) -> Reply {
         let (expected, record, dialect) = (replace.expected.clone(), replace.record.clone(), self.dialect);
         let replaced = self.call(replace.name, by, move |server, name| {
-            let Some((stored, version)) = server.holder(name) else { return Err(Some(Standing::Free)) };
+            let Some((stored, version)) = server.holder(name) else { return Reply::No(Some(Standing::Free)) };
             if !dialect.compares_tokens() {
                 if *stored != expected {
-                    return Err(None);
+                    return Reply::No(None);
                 }
                 match (dialect, expected.number()) {
                     (Dialect::HbaseOwn, Some(number)) => {
@@ -382,7 +378,7 @@ impl Register for SimulatedRegister {
                     }
                     _ => server.put(name, Some(record.clone()), record.ttl()),
                 }
-                return Ok(());
+                return Reply::Yes(());
             }
             let left_ms = version.ends_ms.saturating_sub(server_ms());
             let lasts_longer = match dialect {
@@ -390,28 +386,28 @@ impl Register for SimulatedRegister {
                 _ => left_ms > (record.ttl() + OWN_SLACK).as_millis() as u64,
             };
             if stored.token() != expected.token() || lasts_longer {
-                return Err(None);
+                return Reply::No(None);
             }
             let stored = stored.clone();
             match dialect {
                 Dialect::Aerospike => server.set(name, Some(stored), record.ttl()),
                 _ => server.update(name, Some(stored), record.ttl()),
             }
-            Ok(())
+            Reply::Yes(())
         });
-        Reply::of(replaced.of_change())
+        Reply::of(replaced.of_change(), |reply| reply)
     }
 
     fn remove(&self, name: &LockName, expected: &Record, by: Deadline) -> Reply {
         let (expected, dialect) = (expected.clone(), self.dialect);
         let removed = self.call(name, by, move |server, name| {
-            let Some((stored, _)) = server.holder(name) else { return Err(None) };
+            let Some((stored, _)) = server.holder(name) else { return Reply::No(None) };
             let stands = match dialect.compares_tokens() {
                 true => stored.token() == expected.token(),
                 false => *stored == expected,
             };
             if !stands {
-                return Err(None);
+                return Reply::No(None);
             }
             match (dialect, expected.number()) {
                 (Dialect::Aerospike | Dialect::AerospikeOwn, _) => drop(server.locks.remove(name)),
@@ -420,9 +416,9 @@ impl Register for SimulatedRegister {
                 }
                 _ => server.put(name, None, FREE_TTL),
             }
-            Ok(())
+            Reply::Yes(())
         });
-        Reply::of(removed.of_change())
+        Reply::of(removed.of_change(), |reply| reply)
     }
 
     fn read(&self, name: &LockName, by: Deadline) -> Result<Standing> {

@@ -237,7 +237,9 @@ impl World {
     /// is then below that of another holder.
     pub fn linger(&self) -> Duration {
         let forward = |mishap: &Mishap| matches!(mishap, Mishap::SetWall(SERVER, by) if *by > 0);
-        let may = self.dialect != Dialect::Gateway && !self.events.iter().any(|(_, mishap)| forward(mishap));
+        let may = self.subject == Subject::Locks
+            && self.dialect != Dialect::Gateway
+            && !self.events.iter().any(|(_, mishap)| forward(mishap));
         if may && (self.seed / 7).is_multiple_of(2) { self.ttl / 2 } else { Duration::ZERO }
     }
 

@@ -22,6 +22,7 @@ fn is_found(
     let mut worlds = Vec::new();
     for seed in 0..WORLDS {
         let run = World::draw(seed, subject).run_with(wrap.clone());
+        assert!(run.threads.is_empty(), "{what}: world {seed}: {:?}", run.threads);
         worlds.extend(run.violations.iter().any(|violation| violation.rule == rule).then_some(seed));
     }
     println!("{what}: rule {rule} was broken in {} of {WORLDS} worlds", worlds.len());

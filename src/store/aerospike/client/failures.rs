@@ -13,8 +13,18 @@ use crate::store::request_kind::RequestKind;
 pub(super) enum Failed {
     /// The request had no effect and may be sent again.
     Again { error: Error, retry: Retry },
+    /// There was no time left to send it.
+    Late(Error),
     /// The caller receives this error.
     For(Error),
+}
+
+impl Failed {
+    pub(super) fn into_error(self) -> Error {
+        match self {
+            Failed::Again { error, .. } | Failed::Late(error) | Failed::For(error) => error,
+        }
+    }
 }
 
 impl From<Error> for Failed {
@@ -159,7 +169,7 @@ impl StoreName {
     /// Returns the error of one record that could not be read.
     pub(super) fn row_failed(&self, what: &str, code: ResultCode) -> Error {
         match self.refusal(what, code) {
-            Some(Failed::Again { error, .. } | Failed::For(error)) => error,
+            Some(failed) => failed.into_error(),
             None => self.not_served(what, code, "the server failed; try again"),
         }
     }
@@ -191,9 +201,9 @@ impl StoreName {
         Error::Connection { store: self.uri.clone(), what, source: None }
     }
 
-    pub(super) fn late(&self, what: &str) -> Error {
+    pub(super) fn late(&self, what: &str) -> Failed {
         let what = format!("{what}: the deadline passed before the request was sent");
-        Error::Connection { store: self.uri.clone(), what, source: None }
+        Failed::Late(Error::Connection { store: self.uri.clone(), what, source: None })
     }
 
     fn not_served(&self, what: &str, code: ResultCode, why: &str) -> Error {

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | its region is known, and fewer than [`UNDER_WAY_MAX`] requests are under way at its server | it is sent, with [`ACTIONS_MIN`] to [`ACTIONS_MAX`] in one request if there are so many |
 //! | its region is not known, or its server is not connected | looked up or connected, when nothing else can be sent; takes a part of the time at most |
-//! | it has a result | reported; another action of the same row may follow |
+//! | it has a result | returned to the caller, who may send another action for the same row |
 //! | it was surely not applied, and may be sent again | after a pause it is located and sent again |
 //! | it was sent, and has no result of its own | no answer: a write is in doubt |
 //! | it was not sent by the deadline | it fails, and was not applied |
@@ -46,46 +46,23 @@ const SLICE_LONGEST: Duration = Duration::from_millis(16);
 const PARTS: usize = 4;
 
 /// What to do with one row.
-pub(super) struct RowAction {
+pub(super) struct RowAction<T> {
+    /// What the caller asks for. The batch does not read it.
+    pub(super) item: T,
     pub(super) row: Bytes,
     /// Its region is filled in when it is sent.
     pub(super) action: RegionAction,
-    pub(super) kind: RequestKind,
-    /// Its name in messages.
-    pub(super) what: &'static str,
+    /// With its name in messages.
+    pub(super) kind: (RequestKind, &'static str),
     /// Whether the request must not carry any other action.
     pub(super) alone: bool,
 }
 
-/// The end of one [`RowAction`].
-pub(super) struct ActionEnd {
-    /// The position of the row in the list.
-    pub(super) index: usize,
-    pub(super) kind: RequestKind,
-    /// A moment before the request was sent.
-    pub(super) since: Moment,
-    pub(super) result: Result<RegionActionResult>,
-}
-
-/// Called at the end of each action. Returns the next action of the same row, if there is one.
-type OnActionEnd<'a> = &'a mut dyn FnMut(ActionEnd) -> Option<RowAction>;
-
-/// Runs one action for each row, and the actions that `ended` returns. Returns when all have ended, at the latest a moment
-/// after `by`.
-pub(super) fn run(native: &Native, rows: Vec<RowAction>, by: Deadline, ended: OnActionEnd<'_>) {
-    let rows: Vec<_> = rows.into_iter().map(ActionRow::new).collect();
-    // Those with little time go first.
-    let mut located: Vec<_> = (0..rows.len()).collect();
-    located.sort_by_key(|at| !rows[*at].action.alone);
-    let (unlocated, resting, lanes) = (VecDeque::new(), Vec::new(), Vec::new());
-    let slice = SLICE_FIRST;
-    ActionBatch { native, by, rows, fresh: located.into(), unlocated, resting, lanes, slice, ended }.run();
-}
-
-struct ActionBatch<'a, 'b> {
+/// One action for each row, under way.
+pub(super) struct ActionBatch<'a, T> {
     native: &'a Native,
     by: Deadline,
-    rows: Vec<ActionRow>,
+    rows: Vec<ActionRow<T>>,
     /// Rows to be put into the lane of their server. Like all lists here, of positions in `rows`.
     fresh: VecDeque<usize>,
     /// Rows whose region is not known.
@@ -94,11 +71,11 @@ struct ActionBatch<'a, 'b> {
     resting: Vec<(Moment, usize)>,
     lanes: Vec<ServerLane>,
     slice: Duration,
-    ended: OnActionEnd<'b>,
+    ended: VecDeque<(usize, Moment, Result<RegionActionResult>)>,
 }
 
-struct ActionRow {
-    action: RowAction,
+struct ActionRow<T> {
+    action: RowAction<T>,
     region: Option<Arc<Region>>,
     /// The next pause before it is sent again.
     pause: Duration,
@@ -122,27 +99,63 @@ struct SentActions {
     rows: Vec<usize>,
 }
 
-impl ActionRow {
-    fn new(action: RowAction) -> ActionRow {
+impl<T> ActionRow<T> {
+    fn new(action: RowAction<T>) -> ActionRow<T> {
         ActionRow { action, region: None, pause: PAUSE_FIRST, has_followed: false, refused: None }
     }
 }
 
 impl SentActions {
-    /// Ends the call, so another call on the connection can become the leader. `ended` may make such calls.
+    /// Ends the call, so another call on the connection can become the leader. The caller of the batch may make such calls.
     fn landed(self) -> (Moment, Vec<usize>) {
         (self.since, self.rows)
     }
 }
 
-impl ActionBatch<'_, '_> {
+impl<'a, T> ActionBatch<'a, T> {
+    /// No I/O: see [`next`](ActionBatch::next).
+    pub(super) fn new(native: &'a Native, rows: Vec<RowAction<T>>, by: Deadline) -> ActionBatch<'a, T> {
+        let rows: Vec<_> = rows.into_iter().map(ActionRow::new).collect();
+        // Those with little time go first.
+        let mut fresh: Vec<_> = (0..rows.len()).collect();
+        fresh.sort_by_key(|at| !rows[*at].action.alone);
+        let (unlocated, resting, lanes) = (VecDeque::new(), Vec::new(), Vec::new());
+        let (slice, ended) = (SLICE_FIRST, VecDeque::new());
+        ActionBatch { native, by, rows, fresh: fresh.into(), unlocated, resting, lanes, slice, ended }
+    }
+
+    /// Goes on with all actions until one has ended. Returns the position of its row, a moment before its request was sent,
+    /// and its result; `None` when all have ended, at the latest a moment after the deadline.
+    pub(super) fn next(&mut self) -> Option<(usize, Moment, Result<RegionActionResult>)> {
+        if self.ended.is_empty() {
+            self.run();
+        }
+        self.ended.pop_front()
+    }
+
+    pub(super) fn row(&mut self, at: usize) -> &mut RowAction<T> {
+        &mut self.rows[at].action
+    }
+
+    /// Sends another action for a row whose action has ended.
+    pub(super) fn send_next(&mut self, at: usize, kind: (RequestKind, &'static str), action: RegionAction) {
+        let row = &mut self.rows[at];
+        (row.region, row.pause, row.has_followed, row.refused) = (None, PAUSE_FIRST, false, None);
+        (row.action.kind, row.action.action) = (kind, action);
+        self.fresh.push_back(at);
+    }
+
+    /// Goes on until an action has ended, if there is one.
     fn run(&mut self) {
-        while !self.by.passed() {
+        while self.ended.is_empty() && !self.by.passed() {
             self.locate();
             for lane in 0..self.lanes.len() {
                 if self.can_send(lane) && self.native.locator.servers().answers(&self.lanes[lane].server) {
                     self.send(lane);
                 }
+            }
+            if !self.ended.is_empty() {
+                return;
             }
             let unconnected = (0..self.lanes.len()).find(|lane| self.can_send(*lane));
             let has_more = unconnected.is_some() || !self.unlocated.is_empty() || !self.fresh.is_empty();
@@ -158,7 +171,9 @@ impl ActionBatch<'_, '_> {
                 time::sleep(self.by.moment().min(wake).since(Moment::now()));
             }
         }
-        self.give_up();
+        if self.ended.is_empty() {
+            self.give_up();
+        }
     }
 
     fn next_wake(&self) -> Option<Moment> {
@@ -321,7 +336,7 @@ impl ActionBatch<'_, '_> {
             .region
             .take()
             .is_some_and(|region| self.native.learn(&region, &send_error, !row.has_followed));
-        let RowAction { kind, what, .. } = row.action;
+        let (kind, what) = row.action.kind;
         // A try that the deadline cut short explains less than the try before it.
         let cut_short = send_error.is_out_of_time_unsent();
         let is_over = self.by.passed() || self.by.remaining() <= row.pause;
@@ -342,11 +357,7 @@ impl ActionBatch<'_, '_> {
     }
 
     fn end(&mut self, at: usize, since: Moment, result: Result<RegionActionResult>) {
-        let kind = self.rows[at].action.kind;
-        if let Some(next) = (self.ended)(ActionEnd { index: at, kind, since, result }) {
-            self.rows[at] = ActionRow::new(next);
-            self.fresh.push_back(at);
-        }
+        self.ended.push_back((at, since, result));
     }
 
     /// Ends what has not ended by the deadline.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use prost::bytes::Bytes;
 
-use super::batch::{self, ActionEnd, RowAction};
+use super::batch::{ActionBatch, RowAction};
 use super::bytes::{EMPTY, constant, packed};
 use super::filter::FilterTest;
 use super::messages::{
@@ -23,58 +23,87 @@ use super::servers::CLIENT_SERVICE;
 use crate::error::Result;
 use crate::runtime::time::Deadline;
 use crate::store::hbase::cell_store::{
-    Answered, Cell, CellStore, CheckAndPut, Count, Durability, LockCells, LockTable, PROBE, RecordSwap,
-    RowPage, RowScan, SchemaFault, Swapped, Take, Taken,
+    Cell, CellStore, CheckAndPut, Count, Durability, LockCells, LockTable, PROBE, RowPage, RowScan,
+    SchemaFault, Take, Taken,
 };
 use crate::store::hbase::layout::{COVER, CellColumn, LOCK};
+use crate::store::hbase::locks::standing;
 use crate::store::remote::resolve::part;
+use crate::store::remote::{OnReply, Replace, Reply, Standing};
 use crate::store::request_kind::RequestKind;
 
-/// How to replace the records of many rows.
-pub(super) struct ManySwaps<'a> {
-    /// Builds the conditional change.
-    pub(super) change: &'a dyn Fn(&RecordSwap) -> (Bytes, RegionAction),
+/// A read in a batch, with its name in messages.
+const READ: (RequestKind, &str) = (RequestKind::Read, "Get");
+
+/// How a layout replaces the records of many rows.
+pub(super) trait RecordRows {
+    /// Builds the conditional change of a row.
+    fn change(&self, row: &Bytes, change: &Replace<'_>) -> RegionAction;
+
     /// Builds the read of a row after its change was refused.
-    pub(super) read: &'a dyn Fn(&Bytes) -> Get,
-    /// Decodes the cell with the record from the answer to the read.
-    pub(super) record: &'a dyn Fn(RegionActionResult) -> Result<Option<Cell>, SendError>,
+    fn read(&self, row: &Bytes) -> Get;
+
+    /// Decodes the answer to the read.
+    fn standing(&self, seen: RegionActionResult) -> Result<Standing, SendError>;
+}
+
+/// The rows of the layout `java`.
+struct JavaRows;
+
+impl RecordRows for JavaRows {
+    fn change(&self, row: &Bytes, change: &Replace<'_>) -> RegionAction {
+        let [expected, record] = packed([change.expected.as_bytes(), change.record.as_bytes()]);
+        let put = one_put(row, LOCK, &record, change.record.ttl());
+        conditional_somewhere(holding(row, LOCK, &expected), [put])
+    }
+
+    fn read(&self, row: &Bytes) -> Get {
+        one_get(row, LOCK)
+    }
+
+    fn standing(&self, seen: RegionActionResult) -> Result<Standing, SendError> {
+        found(seen).map(standing)
+    }
 }
 
 impl Native {
-    /// Replaces many records. After a refusal, reads the cell in a further request.
-    pub(super) fn swap_each(
+    /// Replaces many records. After a refusal, reads the row in a further request.
+    pub(super) fn replace_each<'a>(
         &self,
-        swaps: Vec<RecordSwap>,
+        changes: Vec<Replace<'a>>,
         by: Deadline,
-        answered: Answered<'_>,
-        how: &ManySwaps<'_>,
+        answered: OnReply<'_, 'a>,
+        rows: &impl RecordRows,
     ) {
-        const WHAT: &str = "conditional Put";
-        let change = |swap: &RecordSwap| {
-            let (row, action) = (how.change)(swap);
-            RowAction { row, action, kind: RequestKind::Write, what: WHAT, alone: swap.alone }
+        const CHANGE: (RequestKind, &str) = (RequestKind::Write, "conditional Put");
+        let action = |item: Replace<'a>| {
+            let (row, alone) = (Bytes::from(item.name.hbase_row()), item.alone);
+            let action = rows.change(&row, &item);
+            RowAction { item, row, action, kind: CHANGE, alone }
         };
-        let read = |(row, alone): &(Bytes, bool)| {
-            let (row, alone, action) = (row.clone(), *alone, reading_somewhere((how.read)(row)));
-            RowAction { row, action, kind: RequestKind::Read, what: "Get", alone }
-        };
-        let (indexes, rows): (Vec<_>, Vec<_>) = swaps.iter().map(|swap| (swap.index, change(swap))).unzip();
-        let keys: Vec<_> = rows.iter().map(|row: &RowAction| (row.row.clone(), row.alone)).collect();
-        batch::run(self, rows, by, &mut |ActionEnd { index, kind, since, result }| {
-            let answer = match (kind, result) {
-                (RequestKind::Read, seen) => {
-                    // It was refused. If the cell could not be read, the caller reads it.
-                    Ok(Err(seen.ok().and_then(|seen| (how.record)(seen).ok())))
-                }
-                (_, Err(error)) => Err(error),
-                (_, Ok(result)) => match processed(&result) {
-                    Ok(true) => Ok(Ok(())),
-                    Ok(false) => return Some(read(&keys[index])),
-                    Err(send_error) => Err(self.explain(kind, WHAT, send_error)),
+        let mut batch = ActionBatch::new(self, changes.into_iter().map(action).collect(), by);
+        while let Some((at, since, result)) = batch.next() {
+            let asked = batch.row(at);
+            let reply = match (asked.kind, result) {
+                // It was refused. If the row could not be read, the caller reads it.
+                (READ, seen) => Reply::No(seen.ok().and_then(|seen| rows.standing(seen).ok())),
+                (_, result) => match result.map(|result| processed(&result)) {
+                    Ok(Ok(true)) => Reply::Yes(()),
+                    Ok(Ok(false)) => {
+                        let read = reading_somewhere(rows.read(&asked.row));
+                        batch.send_next(at, READ, read);
+                        continue;
+                    }
+                    Ok(Err(send_error)) => Reply::failed(self.explain(CHANGE.0, CHANGE.1, send_error)),
+                    Err(error) => Reply::failed(error),
                 },
             };
-            answered(Swapped { index: indexes[index], since, answer }).map(|next| change(&next))
-        });
+            if let Some(next) = answered(&asked.item, since, reply) {
+                let change = rows.change(&asked.row, &next);
+                asked.item = next;
+                batch.send_next(at, CHANGE, change);
+            }
+        }
     }
 }
 
@@ -109,19 +138,14 @@ impl Native {
         let action = |row: &Vec<u8>| {
             let row = Bytes::copy_from_slice(row);
             let action = reading_somewhere(get(&row));
-            RowAction { row, action, kind: RequestKind::Read, what: "Get", alone: false }
+            RowAction { item: (), row, action, kind: READ, alone: false }
         };
-        batch::run(
-            self,
-            rows.iter().map(action).collect(),
-            by,
-            &mut |ActionEnd { index, result, .. }| {
-                if let Ok(result) = result {
-                    read(index, result);
-                }
-                None
-            },
-        );
+        let mut batch = ActionBatch::new(self, rows.iter().map(action).collect(), by);
+        while let Some((at, _, result)) = batch.next() {
+            if let Ok(result) = result {
+                read(at, result);
+            }
+        }
     }
 }
 
@@ -301,15 +325,8 @@ impl CellStore for Native {
         })
     }
 
-    fn swap_many(&self, column: CellColumn, swaps: Vec<RecordSwap>, by: Deadline, answered: Answered<'_>) {
-        let change = |swap: &RecordSwap| {
-            let [key, expected, value] = packed([&swap.row, &swap.expected, &swap.value]);
-            let put = one_put(&key, column, &value, swap.ttl);
-            let action = conditional_somewhere(holding(&key, column, &expected), [put]);
-            (key, action)
-        };
-        let read = |row: &Bytes| one_get(row, column);
-        self.swap_each(swaps, by, answered, &ManySwaps { change: &change, read: &read, record: &found });
+    fn replace_many<'a>(&self, changes: Vec<Replace<'a>>, by: Deadline, answered: OnReply<'_, 'a>) {
+        self.replace_each(changes, by, answered, &JavaRows);
     }
 
     fn count(&self, count: Count<'_>, by: Deadline) -> Result<i64> {

@@ -1,26 +1,24 @@
 //! The operations of the layout `own`, as requests to a region.
 
-use std::time::Duration;
-
 use prost::bytes::Bytes;
 
 use super::bytes::{EMPTY, packed};
 use super::filter::FilterTest;
-use super::locks::ManySwaps;
-use super::messages::{Cell, Condition, EQUAL, Get, MutationProto, RegionActionResult};
+use super::locks::RecordRows;
+use super::messages::{Cell, Condition, EQUAL, Get, MutationProto, RegionAction, RegionActionResult};
 use super::request::{
     cells, comparing, conditional, conditional_somewhere, durable, filtering, get, in_turn, processed, put,
     reading,
 };
 use super::rpc::Native;
-use super::send_error::protocol_violation;
+use super::send_error::{SendError, protocol_violation};
 use crate::error::Result;
 use crate::runtime::time::Deadline;
-use crate::store::hbase::cell_store::{
-    self, Answered, Claimed, Durability, Expects, OwnCells, OwnStore, OwnWrite, RecordSwap,
-};
+use crate::store::hbase::cell_store::{self, Claimed, Durability, Expects, OwnCells, OwnStore, OwnWrite};
 use crate::store::hbase::layout::{OWN_FENCE, OWN_LOCK};
+use crate::store::hbase::own;
 use crate::store::remote::resolve::part;
+use crate::store::remote::{OnReply, Replace, Standing};
 use crate::store::request_kind::RequestKind;
 
 static FAMILY: Bytes = Bytes::from_static(OWN_LOCK.family.as_bytes());
@@ -66,20 +64,8 @@ impl OwnStore for Native {
         })
     }
 
-    fn swap_many(&self, swaps: Vec<RecordSwap>, number_ttl: Duration, by: Deadline, answered: Answered<'_>) {
-        let change = |swap: &RecordSwap| {
-            let RecordSwap { row, expected, value, ttl, number, .. } = swap;
-            let [row, number_bytes, record, expected] = packed([row, &number.to_be_bytes(), value, expected]);
-            let bytes = OwnBytes { row, first: number_bytes.clone(), number: number_bytes, record };
-            let (record, row) = (&bytes.record[..], &bytes.row[..]);
-            let durability = Durability::Sync;
-            let (number, first) = (*number, *number);
-            let write = OwnWrite { row, number, first, number_ttl, record, ttl: *ttl, durability };
-            let action = conditional_somewhere(held(&bytes, &expected), puts(&bytes, &write));
-            (bytes.row.clone(), action)
-        };
-        let record = |seen: RegionActionResult| Ok(decoded(cells(&seen)?).current());
-        self.swap_each(swaps, by, answered, &ManySwaps { change: &change, read: &both, record: &record });
+    fn replace_many<'a>(&self, changes: Vec<Replace<'a>>, by: Deadline, answered: OnReply<'_, 'a>) {
+        self.replace_each(changes, by, answered, &OwnRows);
     }
 
     fn read_cells(&self, row: &[u8], by: Deadline) -> Result<OwnCells> {
@@ -92,6 +78,29 @@ impl OwnStore for Native {
                 report(index, decoded(seen));
             }
         });
+    }
+}
+
+struct OwnRows;
+
+impl RecordRows for OwnRows {
+    fn change(&self, row: &Bytes, change: &Replace<'_>) -> RegionAction {
+        let Replace { expected, record, .. } = change;
+        // No stored number is 0, so the change of a record without a number is refused.
+        let number = expected.number().unwrap_or_default();
+        let write = own::write(row, number, (record.as_bytes(), record.ttl()), Durability::Sync);
+        let [number, record, expected] =
+            packed([&number.to_be_bytes(), record.as_bytes(), expected.as_bytes()]);
+        let bytes = OwnBytes { row: row.clone(), first: number.clone(), number, record };
+        conditional_somewhere(held(&bytes, &expected), puts(&bytes, &write))
+    }
+
+    fn read(&self, row: &Bytes) -> Get {
+        both(row)
+    }
+
+    fn standing(&self, seen: RegionActionResult) -> Result<Standing, SendError> {
+        Ok(own::standing(decoded(cells(&seen)?)))
     }
 }
 

@@ -1,5 +1,10 @@
 //! Tests of the queues: single steps, and worlds of many processes whose datagrams are lost, doubled and late.
 
+use super::super::answering::{CHALLENGES_MAX, KNOWN_LASTS, KNOWN_MAX};
+use super::super::datagram::ENTRIES_MAX;
+use super::super::lock_queue::{
+    ANSWER, ENTRY_LASTS, HOPS_MAX, KEYS_MAX, READS_MAX, REMEMBERED, RENEW, SENDS_MAX,
+};
 use super::*;
 use crate::names::lock_name::{Level, NamePolicy};
 
@@ -168,7 +173,7 @@ fn a_waiter_that_is_told_that_the_lock_is_not_here_looks_a_few_times_and_then_po
         assert!(waiter.received(endpoint(0), not_here, at(round)));
         looks += waiter.effects().into_iter().filter(|it| *it == Effect::Read(name())).count();
     }
-    assert_eq!(looks, usize::from(READS_MAX));
+    assert_eq!(looks, READS_MAX as usize);
 }
 
 #[test]
@@ -184,7 +189,7 @@ fn a_waiter_that_is_told_in_vain_again_and_again_only_polls() {
         assert!(waiter.received(endpoint(0), ask, at(round)));
         told += waiter.effects().into_iter().filter(|it| matches!(it, Effect::Ask(..))).count();
     }
-    assert_eq!(told, usize::from(READS_MAX) + 1);
+    assert_eq!(told, READS_MAX as usize + 1);
 }
 
 #[test]
@@ -195,7 +200,7 @@ fn a_waiter_is_sent_on_a_bounded_number_of_times() {
     let mut hops = 0;
     for hop in 0..50 {
         let moved = Datagram::Moved { nonce, to: endpoint(hop + 1 + u64::from(hop > 0)), key: hop };
-        let from = waiter.queues.values().next().unwrap().wait.as_ref().unwrap().with;
+        let from = waiter.queues.values().next().unwrap().with();
         let Some((from, _)) = from else { break };
         waiter.received(from, moved, at(10));
         hops += sends(waiter).len();
@@ -505,7 +510,7 @@ fn whoever_can_read_a_record_registers_no_address_that_does_not_answer() {
         sent += sends(&mut holder).len();
     }
     assert!(sent <= CHALLENGES_MAX as usize, "{sent}");
-    assert!(holder.challenged.len() <= KNOWN_MAX);
+    assert!(holder.answering.challenged() <= KNOWN_MAX);
     assert_eq!(holder.released(&name(), 7, NOBODY, at(2000)), NextTurn::Ours);
     assert_eq!(sends(&mut holder), [], "nobody is told");
 }
@@ -556,7 +561,7 @@ fn whoever_answers_after_the_release_is_told_or_sent_on() {
         let (to, nonce) = challenge_in(&sends(&mut holder));
         assert_eq!(to, udp(2));
         if others {
-            holder.know(udp(3), at(1));
+            holder.answering.know(udp(3), at(1));
             assert!(holder.received(udp(3), register(6, &[]), at(1)));
             holder.effects();
             assert_eq!(holder.released(&name(), 7, NOBODY, at(2)), NextTurn::Theirs);

@@ -1,13 +1,48 @@
-//! Finds out whether a lost lease was broken by an operator.
+//! Finds out why a lease was lost.
 
+use crate::lease::held_lock::HeldLock;
 use crate::names::history_entry::{HistoryEntry, HistoryKind};
+use crate::names::lease_state::LostReason;
 use crate::names::lock_name::LockName;
 use crate::names::owner::OwnerRecord;
 use crate::runtime::time::Deadline;
 use crate::store::{HISTORY_MAX, HistoryOf, LockStore};
 
+/// Finds out why the record of a lease is gone. `unless_taken` is the reason unless another holder has the lock. Up to three
+/// reads of the store.
+pub(crate) fn find_reason(
+    store: &dyn LockStore,
+    lock: &HeldLock,
+    owner_record: &OwnerRecord,
+    unless_taken: LostReason,
+    by: Deadline,
+) -> LostReason {
+    if is_broken(store, lock, owner_record, by) {
+        return LostReason::Broken;
+    }
+    // Others may have acquired the lock because of it.
+    if unless_taken == LostReason::ProcessStopped {
+        return unless_taken;
+    }
+    match store.holder(lock.name(), by) {
+        Ok(Some(_)) => LostReason::TakenOver,
+        Ok(None) | Err(_) => unless_taken,
+    }
+}
+
+/// Finds out whether an operator broke the lock. The lease remembers who and why.
+pub(crate) fn is_broken(
+    store: &dyn LockStore,
+    lock: &HeldLock,
+    owner_record: &OwnerRecord,
+    by: Deadline,
+) -> bool {
+    let found = find_break(store, lock.name(), owner_record, by);
+    found.map(|found| lock.broken(found)).is_some()
+}
+
 /// Finds out who broke the lock of the lease with this record, and why. Two reads of the store at most.
-pub(crate) fn find_break(
+fn find_break(
     store: &dyn LockStore,
     name: &LockName,
     owner_record: &OwnerRecord,
