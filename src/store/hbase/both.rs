@@ -18,8 +18,6 @@ use crate::store::LockStore as _;
 use crate::store::both::LayoutBridge;
 use crate::store::remote::{RemoteStore, Reply, Standing};
 
-/// Longest time to look for locks that are held in one layout only.
-const SCAN_TIME: Duration = Duration::from_secs(5);
 /// Most names in one diagnostic.
 const NAMES: usize = 5;
 
@@ -75,8 +73,8 @@ impl HbaseBridge {
             let page = table.scan(&scan, by)?;
             for ScannedRow { row, .. } in page.rows {
                 if by.passed() {
-                    let what = format!("it took more than {SCAN_TIME:?}");
-                    return Err(Error::RetriesExhausted { store: self.java.describe(), what, source: None });
+                    let (store, what) = (self.java.describe(), "the time is over".to_owned());
+                    return Err(Error::RetriesExhausted { store, what, source: None });
                 }
                 found.read += 1;
                 // A client of this layout acquires and releases both locks, one after the other: it may have been
@@ -104,7 +102,7 @@ struct Unpaired {
 }
 
 impl Unpaired {
-    fn diagnostic(self, layout: &str, stopped: Option<Error>) -> Diagnostic {
+    fn diagnostic(self, layout: &str, stopped: Option<String>) -> Diagnostic {
         let Unpaired { read, alone, names } = self;
         let mut seen = format!("{alone} locks are held in the layout {layout} only");
         if !names.is_empty() {
@@ -115,8 +113,8 @@ impl Unpaired {
              see these locks"
         );
         match stopped {
-            Some(error) => {
-                seen += &format!("; the search stopped early, after {read} held locks ({error})");
+            Some(why) => {
+                seen += &format!("; the search stopped early, after {read} held locks ({why})");
                 Diagnostic::warn("layout", seen, advice)
             }
             None if alone > 0 => Diagnostic::warn("layout", seen, advice),
@@ -147,11 +145,19 @@ impl LayoutBridge for HbaseBridge {
 
     fn unpaired(&self, by: Deadline) -> Result<Vec<Diagnostic>> {
         let (java, own) = (&self.java_rows, &self.own_rows);
-        let tables = [("java", java, own), ("own", own, java)];
+        // A search asks every region of its table: how long that takes depends on the cluster, so the caller's time-out
+        // is the limit.
+        let half = Deadline::after(by.remaining() / 2);
+        let tables = [("java", java, own, half), ("own", own, java, by)];
         Ok(tables
-            .map(|(layout, table, twin)| {
-                let (mut found, by) = (Unpaired::default(), by.sooner(Deadline::after(SCAN_TIME)));
+            .map(|(layout, table, twin, by)| {
+                let (mut found, limit) = (Unpaired::default(), by.remaining());
                 let stopped = self.held_in_one(table, twin, &mut found, by).err();
+                // The last request of a search whose time is over says nothing about the server.
+                let stopped = stopped.map(|error| match by.passed() {
+                    true => format!("it took more than {limit:.1?}, its part of the time-out"),
+                    false => error.to_string(),
+                });
                 found.diagnostic(layout, stopped)
             })
             .into())
