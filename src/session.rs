@@ -18,7 +18,7 @@ use crate::names::holder::{Holder, Identity};
 use crate::names::lock_name::LockName;
 use crate::names::waiters::Waiters;
 use crate::runtime::background::Background;
-use crate::runtime::process::process_mark;
+use crate::runtime::process::process_mark::ProcessMark;
 use crate::runtime::sync::AtomicBool;
 use crate::runtime::time::{Deadline, Moment};
 use crate::settings::config::Settings;
@@ -46,8 +46,8 @@ pub(crate) struct Session {
     pub(crate) askers: Arc<Askers>,
     pub(crate) poller: Arc<LatchPoller>,
     pub(crate) identity: Identity,
-    /// The process that opened the manager, see [`process_mark`].
-    process: u64,
+    /// The process that opened the manager, see [`ProcessMark`].
+    process: ProcessMark,
     background: Arc<Background>,
     pub(crate) leases: Leases,
     /// `None` if the manager writes no history.
@@ -112,7 +112,7 @@ impl Session {
             askers: Arc::new(askers),
             poller,
             identity,
-            process: process_mark::current(),
+            process: ProcessMark::current(),
             background,
             leases,
             closed: AtomicBool::new(false),
@@ -125,7 +125,7 @@ impl Session {
     }
 
     pub(crate) fn not_forked(&self) -> Result<()> {
-        if process_mark::current() == self.process { Ok(()) } else { Err(Error::Forked) }
+        self.process.check()
     }
 
     pub(crate) fn latches(&self) -> Result<&dyn LatchStore> {

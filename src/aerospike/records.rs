@@ -19,7 +19,7 @@ use crate::names::fence::Fence;
 use crate::names::lock_name::{ID_BYTES_MAX, LockName};
 use crate::names::owner::OwnerToken;
 use crate::names::text::quoted;
-use crate::runtime::process::process_mark;
+use crate::runtime::process::process_mark::ProcessMark;
 use crate::runtime::sync::real::TimedMutex;
 use crate::runtime::time::Deadline;
 use crate::settings::config::checked_ttl;
@@ -56,22 +56,20 @@ struct Inner {
     client: Option<Client>,
     set: String,
     timeout: Duration,
-    /// The process that opened these records, see [`process_mark`].
-    process: u64,
+    /// The process that opened these records.
+    process: ProcessMark,
 }
 
 impl Inner {
     fn client(&self) -> Result<&Client> {
-        if process_mark::current() != self.process {
-            return Err(Error::Forked);
-        }
+        self.process.check()?;
         Ok(self.client.as_ref().expect("present until drop"))
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if process_mark::current() != self.process {
+        if !self.process.is_current() {
             // The connections and their event queue belong to the parent.
             std::mem::forget(self.client.take());
         }
@@ -91,7 +89,7 @@ impl Records {
         let (hosts, namespace, set, options) = Opener::parse(uri)?.into_aerospike()?;
         let (setup, timeout) = Setup::read_for_records(&hosts, &namespace, &set, options)?;
         let inner =
-            Inner { client: Some(Client::new(&setup)), set, timeout, process: process_mark::current() };
+            Inner { client: Some(Client::new(&setup)), set, timeout, process: ProcessMark::current() };
         Ok(Records { inner: Arc::new(inner), names: Arc::default(), max_value: MAX_VALUE_DEFAULT })
     }
 

@@ -8,12 +8,12 @@ use std::sync::{Arc, OnceLock};
 
 use super::failure::{Failure, Outcome};
 use super::handles::{HandleTable, Missing, PROCESSES, Parts, SlotUse};
-use crate::runtime::process::process_mark;
+use crate::runtime::process::process_mark::ProcessMark;
 
 /// Returns the number of forks between the process that first used the library and this one.
 #[inline]
 fn forks() -> u8 {
-    u8::try_from(process_mark::current() - 1).unwrap_or(u8::MAX).min(PROCESSES - 1)
+    u8::try_from(ProcessMark::forks()).unwrap_or(u8::MAX).min(PROCESSES - 1)
 }
 
 /// One `T` for each process, created on first use.

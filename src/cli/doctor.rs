@@ -14,7 +14,7 @@ pub(crate) fn doctor(global: &Global, args: &Doctor) -> CommandOutcome {
     let found = manager.diagnose()?;
     let worst = found.iter().map(|diagnostic| diagnostic.severity).max().unwrap_or(Severity::Ok);
     if args.report {
-        output::show(&report::report(global, &manager.store(), &found))?;
+        output::show(&report::report(&manager, &found, global.json))?;
         return Ok(if worst == Severity::Fail { CONFIG } else { 0 });
     }
     output::show(&if global.json {

@@ -15,8 +15,8 @@ use crate::events::event::{Event, EventSink};
 use crate::names::history_entry::{HistoryEntry, HistoryKind};
 use crate::names::holder::Identity;
 use crate::names::lock_name::LockName;
-use crate::runtime::process::process_mark;
-use crate::runtime::process::threads::{self, Thread};
+use crate::runtime::process::process_mark::ProcessMark;
+use crate::runtime::process::threads::WorkerThread;
 use crate::runtime::sync::{AtomicU64, Mutex};
 use crate::runtime::time::Deadline;
 use crate::store::{HistoryOf, LockStore};
@@ -32,7 +32,7 @@ pub(crate) struct HistoryWriter {
     /// How long each entry is kept.
     lasts: Duration,
     timeout: Duration,
-    process: u64,
+    process: ProcessMark,
     state: Mutex<WriterState>,
     stop_by: Arc<Mutex<Option<Deadline>>>,
     dropped: AtomicU64,
@@ -44,7 +44,7 @@ type QueuedEntry = (LockName, HistoryEntry);
 struct WriterState {
     /// `None` before the first entry, and after the end.
     queue: Option<Sender<QueuedEntry>>,
-    thread: Option<Thread>,
+    thread: Option<WorkerThread>,
     is_over: bool,
 }
 
@@ -61,7 +61,7 @@ impl HistoryWriter {
             identity,
             lasts,
             timeout,
-            process: process_mark::current(),
+            process: ProcessMark::current(),
             state: Mutex::default(),
             stop_by: Arc::default(),
             dropped: AtomicU64::new(0),
@@ -78,7 +78,7 @@ impl HistoryWriter {
             let (store, lasts, timeout) = (Arc::clone(&self.store), self.lasts, self.timeout);
             let stop_by = Arc::clone(&self.stop_by);
             let run = move || write_all(&*store, &entries, lasts, timeout, &stop_by);
-            match threads::spawn("dlm-history".into(), run) {
+            match WorkerThread::start("dlm-history", "writes the history of locks", run) {
                 Ok(thread) => state.thread = Some(thread),
                 Err(error) => {
                     state.is_over = true;
@@ -104,16 +104,14 @@ impl HistoryWriter {
 
     /// Writes what is queued, until `by`, and ends the thread. Later events are not written.
     pub(crate) fn stop(&self, by: Deadline) {
-        if process_mark::current() != self.process {
+        if !self.process.is_current() {
             return;
         }
         let WriterState { queue, thread, .. } =
             mem::replace(&mut *self.state.lock(), WriterState { is_over: true, ..WriterState::default() });
         *self.stop_by.lock() = Some(by);
         drop(queue);
-        if let Some(thread) = thread.filter(|thread| !threads::is_current(thread)) {
-            let _ = thread.join();
-        }
+        thread.into_iter().for_each(WorkerThread::join);
     }
 }
 

@@ -17,6 +17,7 @@ use crate::names::latch_name::LatchName;
 use crate::names::lock_name::{Level, LockName};
 use crate::names::notice_endpoint::LatchListener;
 use crate::names::owner::OwnerRecord;
+use crate::names::promise::Promise;
 use crate::runtime::time::{Deadline, Moment};
 use crate::store::{
     Acquired, Attempt, HistoryOf, HistoryStore, Inspection, LatchNote, LatchStore, ListCursor, LivenessStore,
@@ -318,6 +319,10 @@ impl LockStore for ObservedStore {
 
     fn diagnose(&self, by: Deadline) -> Result<Vec<Diagnostic>> {
         self.call(StoreCall::Diagnose, None, |store| store.diagnose(by))
+    }
+
+    fn promises(&self) -> Vec<Promise> {
+        self.store.promises()
     }
 
     fn counters(&self) -> StoreCounters {

@@ -18,6 +18,7 @@ use crate::lease::token::LeaseToken;
 use crate::names::diagnostic::{Diagnostic, Severity};
 use crate::names::holder::Holder;
 use crate::names::lock_name::{Level, LockName};
+use crate::names::promise::{Promise, PromiseTopic};
 use crate::names::waiters::Waiters;
 use crate::runtime::time::Deadline;
 use crate::session::Session;
@@ -147,6 +148,19 @@ impl LockManager {
         let mut found = diagnose(&*self.session.store, &self.session.settings, &self.session.identity);
         found.extend(self.session.queue.notices().diagnose());
         Ok(found)
+    }
+
+    /// Returns what this store promises with these options, each topic once, weakened by the diagnostics in `found`. No I/O.
+    pub fn promises(&self, found: &[Diagnostic]) -> Vec<Promise> {
+        let of_store = self.session.store.promises();
+        let promise = |topic| {
+            let promise = of_store.iter().rev().find(|promise| promise.topic == topic).cloned();
+            promise.unwrap_or_else(|| match topic {
+                PromiseTopic::Waiting => self.session.queue.notices().promise(),
+                topic => Promise::unknown(topic),
+            })
+        };
+        PromiseTopic::ALL.map(|topic| promise(topic).judged_by(found)).into()
     }
 
     /// Returns the error of a setting that the store cannot fulfil. No I/O.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::cells::{Cells, Column, check_family};
 use crate::error::{Error, Result};
-use crate::runtime::process::process_mark;
+use crate::runtime::process::process_mark::ProcessMark;
 use crate::runtime::time::Deadline;
 use crate::settings::config::{DEFAULT_TIMEOUT, checked_timeout};
 use crate::settings::options::parse_duration;
@@ -45,8 +45,8 @@ pub(super) struct OpenTable {
     pub(super) max_value: usize,
     pub(super) attempts: u32,
     timeout: Duration,
-    /// The process that opened the table, see [`process_mark`].
-    process: u64,
+    /// The process that opened the table, see [`ProcessMark`].
+    process: ProcessMark,
 }
 
 /// The columns in which fenced rows of a table keep the fence and the name of its lock.
@@ -115,7 +115,7 @@ impl Table {
             max_value,
             attempts: attempts as u32,
             timeout,
-            process: process_mark::current(),
+            process: ProcessMark::current(),
         };
         Ok(Table { inner: Arc::new(inner) })
     }
@@ -167,7 +167,7 @@ impl Table {
 
 impl OpenTable {
     pub(super) fn usable(&self) -> Result<()> {
-        if process_mark::current() == self.process { Ok(()) } else { Err(Error::Forked) }
+        self.process.check()
     }
 
     pub(super) fn deadline(&self) -> Deadline {

@@ -38,7 +38,7 @@ use crate::latch::watched_latch::{Group, PollTurn, Subscription, WatchedLatch};
 use crate::names::latch_name::LatchName;
 use crate::names::lock_name::Level;
 use crate::names::notice_endpoint::LatchListener;
-use crate::runtime::background::{Background, Next, Ticket};
+use crate::runtime::background::{Background, JobLane, Next, Ticket};
 use crate::runtime::sync::{HashMap, Mutex};
 use crate::runtime::time::{Deadline, Moment, jittered};
 use crate::store::{LatchNote, LatchStore, LockStore, locks_only};
@@ -243,10 +243,11 @@ impl LatchPoller {
             }
             Next::Done
         };
-        let ticket = self.background.run_at(due, read).map_err(|error| Error::Internal {
-            what: "no thread can be started to read latches".into(),
-            source: Some(error.into()),
-        })?;
+        let ticket =
+            self.background.run_at(JobLane::Latches, due, read).map_err(|error| Error::Internal {
+                what: "no thread can be started to read latches".into(),
+                source: Some(error.into()),
+            })?;
         state.timer = Some((ticket, number));
         Ok(())
     }

@@ -29,8 +29,7 @@ use crate::lease::held_lock::requests::{LostRecord, RenewalEnd, Renewing};
 use crate::lease::held_lock::{HeldLock, Leftover};
 use crate::lease::loss::find_reason;
 use crate::names::owner::OwnerRecord;
-use crate::runtime::process::process_mark;
-use crate::runtime::process::threads::{self, Thread};
+use crate::runtime::process::threads::{SharedWithThreads, WorkerThread};
 use crate::runtime::sync::{AtomicBool, HashMap};
 use crate::runtime::sync::{Condvar, Mutex, MutexGuard};
 use crate::runtime::time::{Deadline, LONGEST_PARK, Moment, jittered};
@@ -60,9 +59,7 @@ pub(crate) const TTL_MIN: Duration = Duration::from_millis(100);
 type OnEnd = Box<dyn Fn(&Arc<HeldLock>, Option<Leftover>) + Send + Sync>;
 
 pub(crate) struct Keeper {
-    shared: Arc<KeeperShared>,
-    /// Mark of the process that the threads belong to, see [`process_mark`].
-    process: u64,
+    shared: SharedWithThreads<KeeperShared>,
     /// Whether a lease was ever kept or watched. Most managers do neither, and forget their leases without the mutex.
     is_used: AtomicBool,
 }
@@ -88,7 +85,7 @@ struct KeeperState {
     /// Leases whose state the clock may have changed, for the event sinks. The first thread reports them.
     changed: Vec<Arc<HeldLock>>,
     tickets: u64,
-    threads: [Option<Thread>; 2],
+    threads: [Option<WorkerThread>; 2],
     is_stopping: bool,
 }
 
@@ -272,7 +269,7 @@ impl Keeper {
             state: Mutex::default(),
             wake: Condvar::new(),
         };
-        Keeper { shared: Arc::new(shared), process: process_mark::current(), is_used: AtomicBool::new(false) }
+        Keeper { shared: SharedWithThreads::new(shared), is_used: AtomicBool::new(false) }
     }
 
     /// Renews the lease in the background from now on, and never beyond `until`.
@@ -343,31 +340,23 @@ impl Keeper {
 
     /// Begins to stop: no renewal begins after this call. See [`stop`](Keeper::stop).
     pub(crate) fn begin_stop(&self) {
-        if self.process == process_mark::current() {
-            self.shared.lock().is_stopping = true;
-            self.shared.wake.notify_all();
+        if let Some(shared) = self.shared.in_its_process() {
+            shared.lock().is_stopping = true;
+            shared.wake.notify_all();
         }
     }
 
     /// Joins the threads. Waits for the requests under way, each at most for the store time-out.
     pub(crate) fn stop(&self) {
-        if self.process != process_mark::current() {
-            // In a forked child, which has neither the threads nor a usable mutex.
-            std::mem::forget(Arc::clone(&self.shared));
-            return;
-        }
-        let mut state = self.shared.lock();
+        let Some(shared) = self.shared.in_its_process() else { return };
+        let mut state = shared.lock();
         state.is_stopping = true;
         let threads = std::mem::take(&mut state.threads);
         let members = std::mem::take(&mut state.members);
         drop(state);
-        self.shared.wake.notify_all();
+        shared.wake.notify_all();
         drop(members);
-        for thread in threads.into_iter().flatten() {
-            if !threads::is_current(&thread) && thread.join().is_err() {
-                log::error!("a thread that renews leases panicked");
-            }
-        }
+        threads.into_iter().flatten().for_each(WorkerThread::join);
     }
 
     fn start(&self, lane: KeeperLane) -> Result<MutexGuard<'_, KeeperState>> {
@@ -392,10 +381,13 @@ fn start(shared: &Arc<KeeperShared>, state: &mut KeeperState, lane: KeeperLane) 
     let thread_slot = &mut state.threads[lane as usize];
     if thread_slot.is_none() {
         let (name, own) = (format!("dlm-keep-{}", lane as usize + 1), Arc::clone(shared));
-        let thread = threads::spawn(name, move || work(&own, lane)).map_err(|error| Error::Internal {
-            what: "no thread can be started to renew leases".into(),
-            source: Some(error.into()),
-        })?;
+        let thread =
+            WorkerThread::start(name, "renews leases", move || work(&own, lane)).map_err(|error| {
+                Error::Internal {
+                    what: "no thread can be started to renew leases".into(),
+                    source: Some(error.into()),
+                }
+            })?;
         *thread_slot = Some(thread);
     }
     Ok(())

@@ -290,7 +290,7 @@ impl Leases {
         let freeing =
             move |doubt| Freeing::new(Arc::clone(&store), named.clone(), record.clone(), ttl, doubt);
         let mut current = None;
-        let will_run = self.background.run(moment.since(Moment::now()), move || {
+        let will_run = self.background.free(moment.since(Moment::now()), move || {
             // The manager is closed before the hold is over.
             if Moment::now() < moment {
                 return Next::Done;
@@ -479,7 +479,7 @@ fn forget_notices(queue: &LocalQueues, lock: &HeldLock) {
 fn free(background: &Background, store: &Arc<dyn LockStore>, name: LockName, leftover: Leftover) {
     let Leftover { record, ttl, doubt } = leftover;
     let mut freeing = Freeing::new(Arc::clone(store), name, record, ttl, doubt);
-    background.run(Freeing::FIRST_TRY, move || freeing.try_once());
+    background.free(Freeing::FIRST_TRY, move || freeing.try_once());
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ use crate::lease::retake_right::{NoRight, RecordWrite, RetakeRight, SpareFences}
 use crate::names::fence::Fence;
 use crate::names::lock_name::LockName;
 use crate::names::owner::OwnerRecord;
-use crate::runtime::background::{Background, Next, Ticket};
+use crate::runtime::background::{Background, JobLane, Next, Ticket};
 use crate::runtime::sync::{AtomicU64, HashMap, Mutex};
 use crate::runtime::time::{Deadline, Moment};
 use crate::settings::config::Settings;
@@ -351,7 +351,7 @@ impl Linger {
         let doubt = LockDoubt::MayBeHeld;
         let mut freeing = Freeing::new(Arc::clone(&self.store), name.clone(), record, longest_ttl, doubt);
         let (linger, named) = (Arc::downgrade(self), name.clone());
-        let will_run = self.background.run(Freeing::FIRST_TRY, move || {
+        let will_run = self.background.free(Freeing::FIRST_TRY, move || {
             let next = freeing.try_once();
             if next == Next::Done
                 && let Some(linger) = linger.upgrade()
@@ -402,7 +402,7 @@ impl Linger {
             }
             Next::Done
         };
-        let ticket = self.background.give_back_at(due, job)?;
+        let ticket = self.background.run_at(JobLane::LingeringLocks, due, job)?;
         state.timer = Some((ticket, number));
         Ok(())
     }

@@ -15,7 +15,7 @@ use crate::names::fence::Fence;
 use crate::names::fnv::fnv1a;
 use crate::names::text::quoted;
 use crate::runtime::process::descriptors::above_streams;
-use crate::runtime::process::process_mark;
+use crate::runtime::process::process_mark::ProcessMark;
 use crate::runtime::process::signals::NoSignal;
 use crate::runtime::random;
 use crate::runtime::sync::real::{TimedGuard, TimedMutex};
@@ -108,8 +108,8 @@ pub struct FenceGate {
     sync: bool,
     /// Threads wait for this mutex, not in the polling loop that processes use.
     turn: TimedMutex<()>,
-    /// The process that opened the gate, see [`process_mark`].
-    process: u64,
+    /// The process that opened the gate, see [`ProcessMark`].
+    process: ProcessMark,
 }
 
 /// A pass of a gate. Nobody else passes while it exists: write, then drop it.
@@ -170,7 +170,7 @@ impl FenceGate {
             id: 0,
             sync: true,
             turn: TimedMutex::new(()),
-            process: process_mark::current(),
+            process: ProcessMark::current(),
         };
         gate.id = gate.read(&file)?.id;
         Ok(gate)
@@ -255,7 +255,7 @@ impl FenceGate {
     }
 
     fn check_process(&self) -> Result<()> {
-        if process_mark::current() == self.process { Ok(()) } else { Err(Error::Forked) }
+        self.process.check()
     }
 
     /// Locks the mutex for threads, then the file for processes.
@@ -372,7 +372,7 @@ impl Drop for Pass<'_> {
         // A child that was forked during the pass has a descriptor of the same lock. Its drop must not end the
         // pass of the parent, so it only closes the descriptor. The parent must unlock explicitly, because
         // closing does not free the lock while the child still has its descriptor.
-        if process_mark::current() == self.gate.process {
+        if self.gate.process.is_current() {
             // Fails only if the descriptor is not open.
             let _ = flock(&self.file, FlockOperation::NonBlockingUnlock);
         }

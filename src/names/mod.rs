@@ -10,5 +10,6 @@ pub(crate) mod lease_state;
 pub(crate) mod lock_name;
 pub(crate) mod notice_endpoint;
 pub(crate) mod owner;
+pub(crate) mod promise;
 pub(crate) mod text;
 pub(crate) mod waiters;

@@ -11,9 +11,9 @@ use std::sync::{OnceLock, Weak};
 
 use crate::error::{Error, Result};
 #[cfg(any(target_os = "linux", target_os = "android"))]
-use crate::runtime::process::process_mark;
+use crate::runtime::process::process_mark::ProcessMark;
 #[cfg(any(target_os = "linux", target_os = "android"))]
-use crate::runtime::process::threads::{self, Thread};
+use crate::runtime::process::threads::WorkerThread;
 use crate::runtime::sync::{AtomicBool, HashMap, Mutex};
 
 /// A token that cancels blocking calls from any thread. They then return
@@ -86,7 +86,8 @@ impl CancelToken {
                 shared.signal.get_or_init(|| signal)
             }
         };
-        if signal.process == process_mark::current() { Ok(signal.fd.as_fd()) } else { Err(Error::Forked) }
+        signal.process.check()?;
+        Ok(signal.fd.as_fd())
     }
 
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
@@ -123,9 +124,9 @@ struct SignalFd {
     fd: Arc<OwnedFd>,
     /// Set before the thread is woken to end.
     ends: Arc<AtomicBool>,
-    thread: Option<Thread>,
-    /// Mark of the process that the thread belongs to, see [`process_mark`].
-    process: u64,
+    thread: Option<WorkerThread>,
+    /// The process that the thread belongs to.
+    process: ProcessMark,
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -146,23 +147,22 @@ impl SignalFd {
                 CancelToken { shared }.cancel();
             }
         };
-        let thread = Some(threads::spawn("dlm-cancel".into(), run)?);
-        Ok(SignalFd { fd, ends, thread, process: process_mark::current() })
+        let thread = Some(WorkerThread::start("dlm-cancel", "waits for a cancellation", run)?);
+        Ok(SignalFd { fd, ends, thread, process: ProcessMark::current() })
     }
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 impl Drop for SignalFd {
     fn drop(&mut self) {
-        let Some(thread) = self.thread.take().filter(|_| self.process == process_mark::current()) else {
+        let Some(thread) = self.thread.take().filter(|_| self.process.is_current()) else {
             // In a forked child, which does not have the thread, and whose write would cancel the parent's token.
             return;
         };
         self.ends.store(true, Ordering::SeqCst);
         let woken = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
-        // The thread itself may drop the last clone of the token.
-        if woken.is_ok() && !threads::is_current(&thread) && thread.join().is_err() {
-            log::error!("the thread of a cancel token panicked");
+        if woken.is_ok() {
+            thread.join();
         }
     }
 }

@@ -30,6 +30,7 @@ use crate::names::fence::Fence;
 use crate::names::holder::Holder;
 use crate::names::lock_name::LockName;
 use crate::names::owner::OwnerRecord;
+use crate::names::promise::Promise;
 use crate::runtime::sync::AtomicBool;
 use crate::runtime::time::{Deadline, Moment};
 use crate::store::counters::StoreCounters;
@@ -61,6 +62,9 @@ pub(crate) trait LayoutBridge: fmt::Debug + Send + Sync + 'static {
 
     /// Refuses a TTL that one of the two stores would refuse. No I/O.
     fn check_ttl(&self, ttl: Duration) -> Result<()>;
+
+    /// See [`LockStore::promises`].
+    fn promises(&self) -> Vec<Promise>;
 
     /// Reports the locks that are held in one layout only.
     fn unpaired(&self, by: Deadline) -> Result<Vec<Diagnostic>>;
@@ -518,6 +522,10 @@ impl<B: LayoutBridge> LockStore for BothStore<B> {
             found.extend(self.bridge.unpaired(by)?);
         }
         Ok(found)
+    }
+
+    fn promises(&self) -> Vec<Promise> {
+        self.bridge.promises()
     }
 
     fn counters(&self) -> StoreCounters {

@@ -15,6 +15,7 @@ use crate::names::fence::Fence;
 use crate::names::holder::{Holder, Identity};
 use crate::names::lock_name::LockName;
 use crate::names::owner::OwnerRecord;
+use crate::names::promise::Promise;
 use crate::runtime::time::{Deadline, Moment};
 
 /// One attempt to acquire a lock.
@@ -321,6 +322,14 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
     fn diagnose(&self, by: Deadline) -> Result<Vec<Diagnostic>> {
         let _ = by;
         Ok(Vec::new())
+    }
+
+    /// Returns what this store promises with its options. If a topic comes twice, the later one counts. Does no I/O and does
+    /// not block.
+    ///
+    /// Default: nothing, and the report says that the store does not say.
+    fn promises(&self) -> Vec<Promise> {
+        Vec::new()
     }
 
     /// Returns what this store has counted since it was opened. Does no I/O and does not block. A store that wraps

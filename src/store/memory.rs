@@ -22,6 +22,7 @@ use crate::names::latch_name::LatchName;
 use crate::names::lock_name::{Level, LockName};
 use crate::names::notice_endpoint::LatchListener;
 use crate::names::owner::{OwnerRecord, OwnerToken};
+use crate::names::promise::{Promise, PromiseTopic, Verdict, of_any_store, suite};
 use crate::runtime::sync::{HashMap, Mutex};
 use crate::runtime::time::{self, Deadline, Moment};
 
@@ -120,6 +121,44 @@ impl Default for MemoryStore {
 impl LockStore for MemoryStore {
     fn describe(&self) -> String {
         "memory:".into()
+    }
+
+    fn promises(&self) -> Vec<Promise> {
+        const TESTS: &str = "memory_contract";
+        let mut promises = of_any_store(TESTS);
+        promises.extend([
+            Promise::new(
+                PromiseTopic::Exclusion,
+                Verdict::Holds,
+                "one mutex; only the threads of this manager",
+                suite(TESTS, "waits"),
+            ),
+            Promise::new(
+                PromiseTopic::Durability,
+                Verdict::Fails,
+                "the locks end with the process",
+                suite(TESTS, "stores"),
+            ),
+            Promise::new(
+                PromiseTopic::Outcomes,
+                Verdict::Holds,
+                "there is no reply that could be lost",
+                suite(TESTS, "stores"),
+            ),
+            Promise::new(
+                PromiseTopic::Waiting,
+                Verdict::Holds,
+                "all waiters are threads of this process, which wake each other",
+                suite(TESTS, "waits::acquire_waits_for_a_release_in_this_process"),
+            ),
+            Promise::new(
+                PromiseTopic::DeadHolder,
+                Verdict::Holds,
+                "the locks end with the process",
+                suite(TESTS, "waits::a_holder_that_vanished"),
+            ),
+        ]);
+        promises
     }
 
     fn initialize(&self, _by: Deadline) -> Result<()> {

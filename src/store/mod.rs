@@ -51,6 +51,7 @@ pub use crate::names::holder::{Holder, Identity};
 pub use crate::names::latch_name::LatchName;
 pub use crate::names::lock_name::{CLIENT_BYTES_MAX, ID_BYTES_MAX, Level, LockName, Mode, NamePolicy};
 pub use crate::names::owner::{OwnerRecord, OwnerToken};
+pub use crate::names::promise::{Promise, PromiseTopic, Verdict};
 pub use counters::{LiveCounters, StoreCounters};
 #[cfg(feature = "embedded")]
 pub use embedded::EmbeddedStore;

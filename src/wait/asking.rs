@@ -37,8 +37,7 @@ use std::time::Duration;
 use crate::error::{Code, Error, Result};
 use crate::names::holder::Holder;
 use crate::names::lock_name::LockName;
-use crate::runtime::process::process_mark;
-use crate::runtime::process::threads::{self, Thread};
+use crate::runtime::process::threads::{SharedWithThreads, WorkerThread};
 use crate::runtime::sync::{AtomicU64, HashMap};
 use crate::runtime::sync::{Condvar, Mutex, MutexGuard};
 use crate::runtime::time::{LONGEST_PARK, Moment};
@@ -152,9 +151,7 @@ pub(crate) type InquiryNumber = u64;
 
 /// The threads of one manager. Dropping it stops them.
 pub(crate) struct Askers {
-    shared: Arc<AskersShared>,
-    /// Mark of the process that the threads belong to, see [`process_mark`].
-    process: u64,
+    shared: SharedWithThreads<AskersShared>,
     numbers: AtomicU64,
 }
 
@@ -190,7 +187,7 @@ struct AskersState {
     failing: BTreeSet<u8>,
     /// Numbers drawn for timers, shards in `asks`, and threads.
     drawn: u64,
-    threads: Vec<(u64, Thread)>,
+    threads: Vec<(u64, WorkerThread)>,
     /// Threads that have ended by themselves, to be joined.
     ended: Vec<u64>,
     /// Number of threads that wait for work.
@@ -443,8 +440,7 @@ impl Askers {
     /// Starts no thread. `read_many` reads locks for many inquiries.
     pub(crate) fn new(read_many: ReadTogether) -> Askers {
         let shared = AskersShared { read_many, state: Mutex::default(), wake: Condvar::new() };
-        let (shared, process) = (Arc::new(shared), process_mark::current());
-        Askers { shared, process, numbers: AtomicU64::new(0) }
+        Askers { shared: SharedWithThreads::new(shared), numbers: AtomicU64::new(0) }
     }
 
     /// Draws the number of an inquiry that is added later.
@@ -510,25 +506,16 @@ impl Askers {
     /// Ends the threads: looks at the inquiries that are ready, joins the threads, and forgets all other inquiries.
     /// Waits for requests under way. A second call does nothing.
     pub(crate) fn stop(&self) {
-        if self.process != process_mark::current() {
-            // In a forked child, which has neither the threads nor a usable mutex.
-            std::mem::forget(Arc::clone(&self.shared));
-            return;
-        }
+        let Some(shared) = self.shared.in_its_process() else { return };
         let threads = {
-            let mut state = self.shared.lock();
+            let mut state = shared.lock();
             state.is_stopping = true;
             state.ended.clear();
             std::mem::take(&mut state.threads)
         };
-        self.shared.wake.notify_all();
-        for (_, thread) in threads {
-            // An inquiry may hold the last handle of the manager, and so be dropped in a thread that this stops.
-            if !threads::is_current(&thread) && thread.join().is_err() {
-                log::error!("a thread that asks the store panicked");
-            }
-        }
-        let left = std::mem::take(&mut self.shared.lock().inquiries);
+        shared.wake.notify_all();
+        threads.into_iter().for_each(|(_, thread)| thread.join());
+        let left = std::mem::take(&mut shared.lock().inquiries);
         left.values().for_each(|open| open.inquiry.stopped());
         drop(left);
     }
@@ -559,12 +546,13 @@ fn call_thread(shared: &Arc<AskersShared>, state: &mut AskersState) -> io::Resul
     for ended in std::mem::take(&mut state.ended) {
         if let Some(at) = state.threads.iter().position(|(number, _)| *number == ended) {
             // It has left its loop, so it ends without the lock.
-            let _ = state.threads.swap_remove(at).1.join();
+            state.threads.swap_remove(at).1.join();
         }
     }
     let (number, name) = (state.draw(), format!("dlm-ask-{}", state.threads.len() + 1));
     let own = Arc::clone(shared);
-    state.threads.push((number, threads::spawn(name, move || work(&own, number))?));
+    let thread = WorkerThread::start(name, "asks the store", move || work(&own, number))?;
+    state.threads.push((number, thread));
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, OnceLock};
 
 use crate::error::{Error, Result};
-use crate::runtime::process::process_mark;
+use crate::runtime::process::process_mark::ProcessMark;
 use crate::runtime::sync::Mutex;
 use crate::runtime::time::Moment;
 use crate::runtime::timerfd::Timerfd;
@@ -26,8 +26,8 @@ struct CompletionsShared {
     state: Mutex<CompletionsState>,
     /// Created by the first call of `fd`, under `state`. Readable while the list is not empty.
     timerfd: OnceLock<Timerfd>,
-    /// The process that made the list, see [`process_mark`].
-    process: u64,
+    /// The process that made the list, see [`ProcessMark`].
+    process: ProcessMark,
 }
 
 #[derive(Default)]
@@ -40,7 +40,7 @@ impl Completions {
     /// Makes an empty list.
     pub fn new() -> Completions {
         let (state, timerfd) = (Mutex::default(), OnceLock::new());
-        let shared = CompletionsShared { state, timerfd, process: process_mark::current() };
+        let shared = CompletionsShared { state, timerfd, process: ProcessMark::current() };
         Completions { shared: Arc::new(shared) }
     }
 
@@ -99,7 +99,7 @@ impl Completions {
     }
 
     pub(crate) fn not_forked(&self) -> Result<()> {
-        if process_mark::current() == self.shared.process { Ok(()) } else { Err(Error::Forked) }
+        self.shared.process.check()
     }
 
     fn set(&self, moment: Moment) {

@@ -19,20 +19,20 @@ use rustix::fs::{Mode, OFlags, fcntl_getfl, fstat, open};
 use rustix::io::fcntl_getfd;
 
 use super::fork_pause::ForkPause;
-use super::process_mark;
+use super::process_mark::ProcessMark;
 use crate::runtime::sync::real::Mutex;
 
 const STREAMS: usize = 3;
 
 /// Locked in a [`ForkPause`] only: a child must not inherit it locked.
 static PLACEHOLDERS: Mutex<Placeholders> =
-    Mutex::new(Placeholders { process: 0, users: 0, taken: [None; STREAMS] });
+    Mutex::new(Placeholders { process: None, users: 0, taken: [None; STREAMS] });
 
 /// The placeholders of all threads.
 #[derive(Debug)]
 struct Placeholders {
-    /// The mark of the process that counts `users`: a child has none of its parent's threads.
-    process: u64,
+    /// The process that counts `users`: a child has none of its parent's threads.
+    process: Option<ProcessMark>,
     users: usize,
     /// The file of each placeholder: device and inode.
     taken: [Option<(u64, u64)>; STREAMS],
@@ -41,18 +41,18 @@ struct Placeholders {
 /// While it lives, no descriptor that this process opens gets the number 0, 1 or 2. Costs a few system calls.
 #[derive(Debug)]
 pub(crate) struct StreamsTaken {
-    /// The mark of the process that made it.
-    process: u64,
+    /// The process that made it.
+    process: ProcessMark,
 }
 
 impl StreamsTaken {
     pub(crate) fn new() -> StreamsTaken {
-        let process = process_mark::current();
+        let process = ProcessMark::current();
         let _pause = ForkPause::new();
         let mut placeholders = PLACEHOLDERS.lock();
-        if placeholders.process != process {
+        if placeholders.process != Some(process) {
             // In a child that was forked meanwhile. Its first user closes what it has inherited.
-            placeholders.process = process;
+            placeholders.process = Some(process);
             placeholders.users = 0;
         }
         placeholders.users += 1;
@@ -63,7 +63,7 @@ impl StreamsTaken {
 
 impl Drop for StreamsTaken {
     fn drop(&mut self) {
-        if self.process != process_mark::current() {
+        if !self.process.is_current() {
             return;
         }
         let _pause = ForkPause::new();

@@ -16,6 +16,8 @@ use rustix::mm::munmap;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 
+use crate::error::{Error, Result};
+
 /// Length of the mapping. The kernel rounds it up to its page size.
 const PAGE_BYTES: usize = 4096;
 
@@ -27,9 +29,39 @@ static NO_PAGE: AtomicU64 = AtomicU64::new(0);
 /// Number of marks drawn. A child continues the count of its parent, so it draws a mark that no ancestor had.
 static DRAWN: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the mark of this process. It never changes. A child never has the mark of its parent.
+/// The mark of one process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ProcessMark(u64);
+
+impl ProcessMark {
+    /// Returns the mark of this process. It never changes. A child never has the mark of its parent.
+    #[inline]
+    pub(crate) fn current() -> ProcessMark {
+        ProcessMark(current())
+    }
+
+    /// Returns whether this process has the mark.
+    #[inline]
+    pub(crate) fn is_current(self) -> bool {
+        self.0 == current()
+    }
+
+    /// # Errors
+    /// FORKED if this process does not have the mark.
+    #[inline]
+    pub(crate) fn check(self) -> Result<()> {
+        if self.is_current() { Ok(()) } else { Err(Error::Forked) }
+    }
+
+    /// Returns the number of forks between the first process that drew a mark and this one.
+    #[inline]
+    pub(crate) fn forks() -> u64 {
+        current() - 1
+    }
+}
+
 #[inline]
-pub(crate) fn current() -> u64 {
+fn current() -> u64 {
     let mark = MARK.load(Ordering::Acquire);
     if mark.is_null() || ptr::eq(mark, &raw const NO_PAGE) {
         return current_slow(mark);

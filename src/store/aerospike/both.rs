@@ -18,11 +18,13 @@ use super::client::Client;
 use super::locks::AerospikeStore;
 use super::options::Setup;
 use super::own::{AerospikeOwnStore, refuse_fence, take_slack};
+use super::promises;
 use crate::error::Result;
 use crate::names::diagnostic::Diagnostic;
 use crate::names::holder::Holder;
 use crate::names::lock_name::LockName;
 use crate::names::owner::{OwnerRecord, OwnerToken};
+use crate::names::promise::Promise;
 use crate::runtime::time::Deadline;
 use crate::settings::options::Options;
 use crate::store::counters::StoreCounters;
@@ -158,6 +160,10 @@ impl LockStore for AerospikeBothStore {
 
     fn in_flight_for(&self) -> Duration {
         self.own.in_flight_for()
+    }
+
+    fn promises(&self) -> Vec<Promise> {
+        promises::both()
     }
 
     fn diagnose(&self, by: Deadline) -> Result<Vec<Diagnostic>> {

@@ -12,6 +12,7 @@ use super::latches::AerospikeLatches;
 use super::list;
 use super::options::Setup;
 use super::own::SLACK;
+use super::promises;
 use super::ready::wait_until_ready;
 use super::replaces::{self, ReplaceParts};
 use super::standing::java as standing;
@@ -20,6 +21,7 @@ use crate::names::diagnostic::Diagnostic;
 use crate::names::history_entry::HistoryEntry;
 use crate::names::lock_name::LockName;
 use crate::names::owner::OwnerToken;
+use crate::names::promise::Promise;
 use crate::runtime::time::{Deadline, wall_ms};
 use crate::settings::options::Options;
 use crate::store::layout::Layout;
@@ -99,6 +101,10 @@ impl HistoryStore for AerospikeStore {
 }
 
 impl Register for AerospikeStore {
+    fn promises(&self) -> Vec<Promise> {
+        promises::beside_java(self.fenced)
+    }
+
     fn describe(&self) -> String {
         self.client.uri().to_owned()
     }

@@ -27,6 +27,7 @@ mod nodes;
 pub(crate) mod options;
 mod own;
 mod pool;
+mod promises;
 mod ready;
 mod replaces;
 mod standing;

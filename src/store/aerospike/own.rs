@@ -32,6 +32,7 @@ use super::list;
 use super::namespace_check::{Checked, NamespaceCheck, judged};
 use super::nodes::Node;
 use super::options::Setup;
+use super::promises;
 use super::ready::wait_until_ready;
 use super::replaces::{self, ReplaceParts};
 use super::standing::{STANDING_READS, own as standing};
@@ -40,6 +41,7 @@ use crate::names::diagnostic::Diagnostic;
 use crate::names::history_entry::HistoryEntry;
 use crate::names::lock_name::LockName;
 use crate::names::owner::OwnerToken;
+use crate::names::promise::Promise;
 use crate::runtime::time::Deadline;
 use crate::settings::options::Options;
 use crate::store::counters::{LiveCounters, StoreCounters};
@@ -208,6 +210,10 @@ impl HistoryStore for AerospikeOwnStore {
 }
 
 impl Register for AerospikeOwnStore {
+    fn promises(&self) -> Vec<Promise> {
+        promises::own()
+    }
+
     fn describe(&self) -> String {
         self.client.uri().to_owned()
     }

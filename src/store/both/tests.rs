@@ -188,6 +188,10 @@ impl LayoutBridge for Scripted {
         if ttl <= LONG { Ok(()) } else { Err(Error::invalid("ttl", "long", "at most a minute")) }
     }
 
+    fn promises(&self) -> Vec<Promise> {
+        Vec::new()
+    }
+
     fn unpaired(&self, _: Deadline) -> Result<Vec<Diagnostic>> {
         Ok(Vec::new())
     }

@@ -20,6 +20,7 @@ use crate::names::fence::Fence;
 use crate::names::holder::Holder;
 use crate::names::lock_name::{KEY_BYTES_MAX, LockName};
 use crate::names::owner::{OwnerRecord, OwnerToken};
+use crate::names::promise::{Promise, PromiseTopic, Verdict, of_any_store, suite};
 use crate::names::text::quoted;
 use crate::runtime::time::{self, Deadline, Moment};
 use crate::store::embedded::lmdb::{Access, Environment, LIMIT, Reader, Turn, TxnEnd, Writer};
@@ -447,6 +448,38 @@ impl EmbeddedStore {
 impl LockStore for EmbeddedStore {
     fn describe(&self) -> String {
         self.store.clone()
+    }
+
+    fn promises(&self) -> Vec<Promise> {
+        const TESTS: &str = "embedded_contract";
+        let mut promises = of_any_store(TESTS);
+        promises.extend([
+            Promise::new(
+                PromiseTopic::Exclusion,
+                Verdict::Holds,
+                "one transaction checks and writes; the kernel's clock ends leases",
+                "tests/run -- torture_breaks_no_rule_on_the_embedded_store",
+            ),
+            Promise::new(
+                PromiseTopic::Durability,
+                Verdict::Holds,
+                "there is no server; a restart of the machine ends every lease",
+                "tests/run -- embedded_processes",
+            ),
+            Promise::new(
+                PromiseTopic::Outcomes,
+                Verdict::Holds,
+                "there is no reply that could be lost",
+                suite(TESTS, "stores"),
+            ),
+            Promise::new(
+                PromiseTopic::DeadHolder,
+                Verdict::Holds,
+                "at once if its lease dies with it (dies_with_process, `dlm run`), otherwise at the end of the TTL",
+                "tests/run -- embedded_liveness",
+            ),
+        ]);
+        promises
     }
 
     fn initialize(&self, _by: Deadline) -> Result<()> {

@@ -33,7 +33,7 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
 use crate::runtime::process::descriptors::{StreamsTaken, above_streams};
-use crate::runtime::process::process_mark;
+use crate::runtime::process::process_mark::ProcessMark;
 use crate::runtime::random;
 use crate::runtime::sync::real::Mutex;
 use crate::store::embedded::lmdb::Access;
@@ -70,8 +70,8 @@ struct LivenessFile {
     mark: LivenessRef,
     path: PathBuf,
     file: File,
-    /// The process that created it, see [`process_mark`].
-    process: u64,
+    /// The process that created it, see [`ProcessMark`].
+    process: ProcessMark,
 }
 
 /// The lock on the liveness file of a process that has died. Dropping it unlocks the file.
@@ -140,7 +140,7 @@ impl LivenessFile {
                 options.read(true).write(true).create_new(true).mode(access.file_mode()).open(&path)?;
             let mark = LivenessRef::of(id, &file.metadata()?);
             // From here on, an error deletes the file.
-            let own = LivenessFile { mark, path, file, process: process_mark::current() };
+            let own = LivenessFile { mark, path, file, process: ProcessMark::current() };
             match flock(&own.file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
                 // Another process takes it for a leftover, and deletes it.
@@ -176,7 +176,7 @@ impl LivenessFile {
 impl Drop for LivenessFile {
     fn drop(&mut self) {
         // In a forked child the file is the parent's. Only this copy of the descriptor is closed.
-        if self.process == process_mark::current() && self.is_in_place() {
+        if self.process.is_current() && self.is_in_place() {
             // Before it is unlocked: a record that still names the file ends with its TTL.
             let _ = fs::remove_file(&self.path);
         }

@@ -8,10 +8,11 @@ use super::native::{Native, NativeLatches};
 use super::own::{self, checked};
 use super::rules::{FencePlace, Rules};
 use super::steps::shown;
-use super::{HbaseOwnStore, HbaseStore, locks};
+use super::{HbaseOwnStore, HbaseStore, locks, promises};
 use crate::error::{Error, Result};
 use crate::names::diagnostic::Diagnostic;
 use crate::names::lock_name::{LockName, checked_table};
+use crate::names::promise::Promise;
 use crate::runtime::time::Deadline;
 use crate::settings::options::Options;
 use crate::store::LockStore as _;
@@ -141,6 +142,10 @@ impl LayoutBridge for HbaseBridge {
 
     fn check_ttl(&self, ttl: Duration) -> Result<()> {
         checked(ttl)
+    }
+
+    fn promises(&self) -> Vec<Promise> {
+        promises::both()
     }
 
     fn unpaired(&self, by: Deadline) -> Result<Vec<Diagnostic>> {

@@ -9,11 +9,13 @@ use super::diagnose::{PROBE_TTL, diagnose};
 use super::history;
 use super::layout::{FENCE, FREE, HISTORY, LOCK};
 use super::list;
+use super::promises;
 use super::rules::{FencePlace, Rules, refuse_own_table};
 use crate::error::{Error, Result};
 use crate::names::diagnostic::Diagnostic;
 use crate::names::history_entry::HistoryEntry;
 use crate::names::lock_name::LockName;
+use crate::names::promise::Promise;
 use crate::runtime::time::Deadline;
 use crate::settings::options::Options;
 use crate::store::layout::Layout;
@@ -149,6 +151,11 @@ impl HistoryStore for HbaseStore {
 }
 
 impl Register for HbaseStore {
+    fn promises(&self) -> Vec<Promise> {
+        // A gateway sends writes again by itself.
+        promises::beside_java(self.rows.repeats_after().is_some(), self.rules.fence != FencePlace::Off)
+    }
+
     fn describe(&self) -> String {
         self.rows.describe()
     }

@@ -28,6 +28,7 @@ mod locks;
 pub(crate) mod marks;
 mod native;
 mod own;
+mod promises;
 mod rules;
 pub(crate) mod steps;
 mod table_endpoint;

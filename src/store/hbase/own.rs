@@ -34,11 +34,13 @@ use super::history;
 use super::layout::{FREE, OWN_FENCE, OWN_HISTORY, OWN_LOCK};
 use super::list;
 use super::locks::{self, FENCE_TTL, LAZY_RELEASE_TTL};
+use super::promises;
 use super::rules::refuse_own_table;
 use crate::error::{Error, Result};
 use crate::names::diagnostic::Diagnostic;
 use crate::names::history_entry::HistoryEntry;
 use crate::names::lock_name::LockName;
+use crate::names::promise::Promise;
 use crate::runtime::time::{Deadline, Moment};
 use crate::settings::options::Options;
 use crate::store::layout::Layout;
@@ -183,6 +185,10 @@ impl HistoryStore for HbaseOwnStore {
 }
 
 impl Register for HbaseOwnStore {
+    fn promises(&self) -> Vec<Promise> {
+        promises::own()
+    }
+
     fn describe(&self) -> String {
         self.cells.describe()
     }

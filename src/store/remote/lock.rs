@@ -67,6 +67,7 @@ use crate::names::fence::Fence;
 use crate::names::holder::Holder;
 use crate::names::lock_name::LockName;
 use crate::names::owner::{OwnerRecord, OwnerToken};
+use crate::names::promise::Promise;
 use crate::runtime::time::{self, Deadline, Moment};
 use crate::store::{
     Acquired, Attempt, Grant, GrantRecord, HistoryStore, Inspection, LatchStore, ListCursor, LiveCounters,
@@ -363,6 +364,10 @@ impl<R: Register> LockStore for RemoteStore<R> {
 
     fn diagnose(&self, by: Deadline) -> Result<Vec<Diagnostic>> {
         self.register.diagnose(by)
+    }
+
+    fn promises(&self) -> Vec<Promise> {
+        self.register.promises()
     }
 
     fn counters(&self) -> StoreCounters {

@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::names::diagnostic::Diagnostic;
 use crate::names::holder::Holder;
 use crate::names::lock_name::LockName;
+use crate::names::promise::Promise;
 use crate::runtime::time::{Deadline, Moment, wall_ms};
 use crate::store::lock_store::no_stamps;
 use crate::store::{HistoryStore, LatchStore, ListCursor, LockPage, LockQuery, StoreCounters};
@@ -307,6 +308,11 @@ pub trait Register: Send + Sync + fmt::Debug + 'static {
     /// block. Default: `None`.
     fn layout(&self) -> Option<&'static str> {
         None
+    }
+
+    /// See [`LockStore::promises`](crate::store::LockStore::promises).
+    fn promises(&self) -> Vec<Promise> {
+        Vec::new()
     }
 
     /// Returns what this store can do. The answer must not change while the store is open. Does not block.

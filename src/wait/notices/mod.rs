@@ -59,10 +59,10 @@ use crate::error::{Error, Result};
 use crate::names::diagnostic::Diagnostic;
 use crate::names::lock_name::LockName;
 use crate::names::notice_endpoint::{GrantEndpoint, LatchListener, NoticeEndpoint};
+use crate::names::promise::{Promise, PromiseTopic, Verdict};
 #[cfg(not(dlm_simulation))]
 use crate::runtime::process::descriptors::above_streams;
-use crate::runtime::process::process_mark;
-use crate::runtime::process::threads::{self, Thread};
+use crate::runtime::process::threads::{SharedWithThreads, WorkerThread};
 use crate::runtime::random;
 use crate::runtime::sync::Mutex;
 use crate::runtime::sync::{AtomicBool, AtomicU64};
@@ -121,10 +121,8 @@ pub(crate) struct NoticeCounts {
 
 /// Notices of one manager.
 pub(crate) struct Notices {
-    shared: Arc<NoticesShared>,
-    /// See [`process_mark`].
-    process: u64,
-    thread: Mutex<Option<Thread>>,
+    shared: SharedWithThreads<NoticesShared>,
+    thread: Mutex<Option<WorkerThread>>,
     /// Whether the thread was started.
     runs: AtomicBool,
 }
@@ -204,13 +202,9 @@ impl Notices {
         };
         let (waiters, latch_waits, wanted) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
         let counters = NoticeCounters::default();
-        let shared = Arc::new(NoticesShared { all, open, waiters, latch_waits, wanted, counters });
-        Ok(Notices {
-            shared,
-            process: process_mark::current(),
-            thread: Mutex::default(),
-            runs: AtomicBool::new(false),
-        })
+        let shared =
+            SharedWithThreads::new(NoticesShared { all, open, waiters, latch_waits, wanted, counters });
+        Ok(Notices { shared, thread: Mutex::default(), runs: AtomicBool::new(false) })
     }
 
     /// Returns notices that are off.
@@ -320,6 +314,18 @@ impl Notices {
     }
 
     /// Sends a notice to this process, and reports whether it arrives. `None` if notices are off.
+    /// Returns what waiters are promised.
+    pub(crate) fn promise(&self) -> Promise {
+        let (verdict, why) = match self.are_open() {
+            true => (Verdict::Holds, "processes notify each other (notices)"),
+            false => (
+                Verdict::Limited,
+                "between processes a waiter asks once per `retry`; set notices=udp://ADDRESS",
+            ),
+        };
+        Promise::new(PromiseTopic::Waiting, verdict, why, "tests/run -- stores_notices")
+    }
+
     pub(crate) fn diagnose(&self) -> Option<Diagnostic> {
         let open = self.shared.open.as_ref()?;
         let own = match open.own {
@@ -356,21 +362,11 @@ impl Notices {
 
     /// Ends the thread, and removes the socket.
     pub(crate) fn stop(&self) {
-        if self.process != process_mark::current() {
-            // In a forked child, which has neither the thread nor a usable mutex.
-            std::mem::forget(Arc::clone(&self.shared));
-            return;
-        }
-        let Some(open) = &self.shared.open else { return };
+        let Some(open) = self.shared.in_its_process().and_then(|shared| shared.open.as_ref()) else { return };
         let was_stopping = std::mem::replace(&mut open.state.lock().is_stopping, true);
         open.wake();
         let thread = self.thread.lock().take();
-        if let Some(thread) = thread
-            && !threads::is_current(&thread)
-            && thread.join().is_err()
-        {
-            log::error!("the thread that receives notices panicked");
-        }
+        thread.into_iter().for_each(WorkerThread::join);
         if !was_stopping {
             open.socket.remove();
         }
@@ -381,7 +377,7 @@ impl Notices {
         let mut thread = self.thread.lock();
         if thread.is_none() {
             let shared = Arc::clone(&self.shared);
-            let started = threads::spawn("dlm-notices".into(), move || receive(&shared));
+            let started = WorkerThread::start("dlm-notices", "receives notices", move || receive(&shared));
             let started =
                 started.inspect_err(|error| log::warn!("waiters receive no notices, and poll: {error}"));
             *thread = Some(started.ok()?);
