@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use dlm::store::{Acquired, Attempt, LockStore, OwnerRecord, Renewal};
-use dlm::{AcquireOptions, Deadline, Identity, Level, LockManager, LockName, Moment, NamePolicy};
+use dlm::store::{Acquired, Attempt, Identity, LockStore, OwnerRecord, Renewal};
+use dlm::{AcquireOptions, Deadline, Level, LockManager, LockName, Moment, NamePolicy};
 use dlm_fixtures::aerospike::{IN_MEMORY, own_server_or_skip};
 use dlm_fixtures::hbase::{fresh_table, hbase_or_skip};
 

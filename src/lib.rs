@@ -49,7 +49,7 @@
 //!
 //! * **Exclusion** by the store's clock: while a lease lasts, the store grants the lock to nobody else. This
 //!   process counts the lease from before the request was sent, and makes it a tenth shorter. So the lease
-//!   expires here first, also while clocks are being corrected: see [`DEFAULT_CLOCK_MARGIN_PPM`].
+//!   expires here first, also while clocks are being corrected: see [`Defaults::clock_margin_ppm`].
 //! * **Fences** grow with every grant of a lock, even if requests were lost or late, or processes paused. A
 //!   paused process may wake up after its lease has expired. Then only a receiver that compares fences is safe:
 //!   no lock service can stop a write that is already on its way. A paused or migrated virtual machine may not
@@ -91,7 +91,7 @@ mod handles;
 pub mod hbase;
 
 // What is held, closed and forked, and what happens to a lease or to those who wait.
-mod events;
+pub mod events;
 mod latch;
 mod lease;
 mod session;
@@ -113,11 +113,6 @@ mod settings;
 mod testing;
 
 pub use error::{Cause, Code, Error, Result};
-pub use events::event::{Event, EventSink, EventSpan, StartedWork, StoreCall, StoreOutcome};
-#[cfg(feature = "metrics")]
-pub use events::metrics::MetricsSink;
-#[cfg(feature = "tracing")]
-pub use events::tracing_sink::TracingSink;
 pub use handles::acquire_options::AcquireOptions;
 pub use handles::break_holder::{Broken, Inspected};
 pub use handles::builder::Builder;
@@ -136,23 +131,15 @@ pub use local::id_lock::{IdGuard, IdGuards, IdLock};
 pub use names::diagnostic::{Diagnostic, Severity};
 pub use names::fence::Fence;
 pub use names::history_entry::{HistoryEntry, HistoryKind};
-pub use names::holder::{Holder, Identity};
+pub use names::holder::Holder;
 pub use names::latch_name::LatchName;
 pub use names::lease_state::{LeaseState, LostReason};
 pub use names::lock_name::{Level, LockName, Mode, NamePolicy};
-pub use names::notice_endpoint::{GrantEndpoint, LatchListener, NoticeEndpoint};
 pub use names::waiters::{Waiters, WaitingProcess};
 pub use runtime::cancel::CancelToken;
 pub use runtime::time::{Deadline, Moment};
-pub use settings::config::{
-    DEFAULT_BACKGROUND_THREADS, DEFAULT_CLOCK_MARGIN_PPM, DEFAULT_HISTORY, DEFAULT_LATCH_TTL, DEFAULT_LINGER,
-    DEFAULT_LOCK_DELAY, DEFAULT_POLL, DEFAULT_RETRY, DEFAULT_TIMEOUT, DEFAULT_TTL, DEFAULT_WAIT,
-};
+pub use settings::config::{DEFAULTS, Defaults};
 pub use settings::options::parse_duration;
-#[cfg(feature = "hbase")]
-pub use settings::store_option::TABLE_OPTIONS;
-pub use settings::store_option::{STORE_OPTIONS, StoreOption};
-pub use store::{Inspection, ListCursor, ListedLock, LockPage, LockQuery, Roster};
 pub use wait::completions::Completions;
 
 #[cfg(dlm_simulation)]

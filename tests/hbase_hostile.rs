@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use dlm::store::{Acquired, Attempt, LockStore, OwnerRecord, Renewal};
-use dlm::{Code, Deadline, Identity, Lease, Level, Lock, LockManager, LockName, Moment, NamePolicy};
+use dlm::store::{Acquired, Attempt, Identity, LockStore, OwnerRecord, Renewal};
+use dlm::{Code, Deadline, Lease, Level, Lock, LockManager, LockName, Moment, NamePolicy};
 use dlm_fixtures::fake::{Answer, Fake, Pb, Request, actions, always, holds, reply};
 use dlm_fixtures::memory::PeakMemory;
 use dlm_testkit::until;

@@ -8,11 +8,12 @@ use std::thread;
 use std::time::Duration;
 
 use dlm::store::{
-    Acquired, Attempt, LatchStore, LockStore, MemoryStore, NewLatch, OwnerRecord, Released, Step, Stepped,
+    Acquired, Attempt, Inspection, LatchStore, LockStore, MemoryStore, NewLatch, OwnerRecord, Released,
+    Roster, Step, Stepped,
 };
 use dlm::{
-    AwaitOptions, Builder, Code, Deadline, Error, Holder, Inspection, Latch, LatchKind, LatchName,
-    LatchWatch, Level, LockManager, LockName, Moment, Result, Roster,
+    AwaitOptions, Builder, Code, Deadline, Error, Holder, Latch, LatchKind, LatchName, LatchWatch, Level,
+    LockManager, LockName, Moment, Result,
 };
 use dlm_testkit::{Call, LONG, Spy, until};
 use parking_lot::Mutex;

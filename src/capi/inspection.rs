@@ -13,7 +13,7 @@ use super::process::find;
 use super::status::dlm_status;
 use crate::handles::election::Term;
 use crate::store::Inspection;
-use crate::{Fence, Identity};
+use crate::{Fence, store::Identity};
 
 /// Who holds a lock. Later versions append fields. Texts end with NUL.
 #[derive(Debug, Clone, Copy)]

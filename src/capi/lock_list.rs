@@ -14,7 +14,10 @@ use super::manager::dlm_manager;
 use super::process::{Handle, PerProcess, find, free, into_handle};
 use super::status::dlm_status;
 use crate::store::Inspection;
-use crate::{ListCursor, ListedLock, LockName, LockPage, LockQuery};
+use crate::{
+    LockName,
+    store::{ListCursor, ListedLock, LockPage, LockQuery},
+};
 
 /// A page of a list of locks.
 pub struct dlm_lock_list(());

@@ -10,8 +10,7 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
-use dlm::STORE_OPTIONS;
-use dlm::store::schemes;
+use dlm::store::{STORE_OPTIONS, schemes};
 
 pub(crate) use self::common::Reach;
 use self::common::{duration, poll, retry, ttl, wait};

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
-use dlm::{Fence, HistoryEntry, HistoryKind, Holder, Identity, Waiters, WaitingProcess};
+use dlm::store::Identity;
+use dlm::{Fence, HistoryEntry, HistoryKind, Holder, Waiters, WaitingProcess};
 use serde_json::{Value, json};
 
 use crate::cli::args::{Global, HistoryArgs, Why};

@@ -2,7 +2,8 @@
 
 use std::io::ErrorKind;
 
-use dlm::{Fence, Holder, Level, ListedLock, LockManager, LockQuery};
+use dlm::store::{ListedLock, LockQuery};
+use dlm::{Fence, Holder, Level, LockManager};
 use serde_json::json;
 
 use crate::cli::args::{Global, Ls};

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use dlm::{Event, EventSink, Fence};
+use dlm::Fence;
+use dlm::events::{Event, EventSink};
 
 /// Writes events to the log.
 #[derive(Debug)]

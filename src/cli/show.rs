@@ -2,7 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
-use dlm::{Fence, Holder, Inspection, LockManager, LockName};
+use dlm::store::Inspection;
+use dlm::{Fence, Holder, LockManager, LockName};
 use serde_json::json;
 
 use crate::cli::args::{self, Global, LockArg};

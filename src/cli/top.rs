@@ -6,7 +6,8 @@ use std::io::IsTerminal as _;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use dlm::{Fence, Holder, ListedLock, LockManager, Waiters};
+use dlm::store::ListedLock;
+use dlm::{Fence, Holder, LockManager, Waiters};
 use serde_json::json;
 
 use crate::cli::args::{Global, Top};

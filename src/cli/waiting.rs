@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use dlm::{Holder, Identity, Latch, Lock, Moment};
+use dlm::store::Identity;
+use dlm::{Holder, Latch, Lock, Moment};
 
 use crate::cli::late_line::LateLine;
 use crate::cli::ls::held_by;

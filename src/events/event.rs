@@ -20,7 +20,8 @@ use crate::names::lock_name::LockName;
 /// * **Forks**: no sink is called in a forked child.
 ///
 /// ```
-/// use dlm::{Event, EventSink, Level, LockManager};
+/// use dlm::events::{Event, EventSink};
+/// use dlm::{Level, LockManager};
 /// use std::sync::{Arc, Mutex};
 ///
 /// #[derive(Default)]

@@ -7,3 +7,9 @@ pub(crate) mod observed_store;
 pub(crate) mod sinks;
 #[cfg(feature = "tracing")]
 pub(crate) mod tracing_sink;
+
+pub use event::{Event, EventSink, EventSpan, StartedWork, StoreCall, StoreOutcome};
+#[cfg(feature = "metrics")]
+pub use metrics::MetricsSink;
+#[cfg(feature = "tracing")]
+pub use tracing_sink::TracingSink;

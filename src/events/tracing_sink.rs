@@ -18,7 +18,7 @@ use crate::events::metrics::class_of;
 /// | any other event of a lock | event | debug | the same |
 ///
 /// The outcome of an acquisition is `acquired` or the name of a code, and that of a call to the store is one of
-/// [`StoreOutcome::name`](crate::StoreOutcome::name). A span of a renewal or release without an outcome needed no request.
+/// [`StoreOutcome::name`](crate::events::StoreOutcome::name). A span of a renewal or release without an outcome needed no request.
 /// The id of a lock is in `lock`, so do not make a label of it.
 #[derive(Debug, Default)]
 #[non_exhaustive]

@@ -12,10 +12,9 @@ use crate::names::holder::Identity;
 use crate::names::lock_name::NamePolicy;
 use crate::session::Session;
 use crate::settings::config::{
-    DEFAULT_BACKGROUND_THREADS, DEFAULT_CLOCK_MARGIN_PPM, DEFAULT_HISTORY, DEFAULT_LATCH_TTL, DEFAULT_LINGER,
-    DEFAULT_LOCK_DELAY, DEFAULT_POLL, DEFAULT_RETRY, DEFAULT_TIMEOUT, DEFAULT_TTL, DEFAULT_WAIT, Settings,
-    checked_background_threads, checked_clock_margin, checked_history, checked_linger, checked_lock_delay,
-    checked_poll, checked_retry, checked_timeout, checked_ttl, parse_clock_margin, parse_notices,
+    DEFAULTS, Settings, checked_background_threads, checked_clock_margin, checked_history, checked_linger,
+    checked_lock_delay, checked_poll, checked_retry, checked_timeout, checked_ttl, parse_clock_margin,
+    parse_notices,
 };
 use crate::store::LockStore;
 use crate::store::store_uri::without_secrets;
@@ -106,7 +105,7 @@ impl Builder {
     }
 
     /// Sets how much earlier than in the store a lease expires here, in parts per million of its TTL. Default
-    /// [`DEFAULT_CLOCK_MARGIN_PPM`], which explains its value; 0 to 500,000.
+    /// [`Defaults::clock_margin_ppm`](crate::Defaults::clock_margin_ppm), which explains its value; 0 to 500,000.
     pub fn clock_margin_ppm(mut self, ppm: u32) -> Builder {
         self.clock_margin_ppm = Some(ppm);
         self
@@ -270,32 +269,33 @@ impl Builder {
         let linger = options.take_checked("linger", checked_linger)?;
         let latch_ttl = options.take_checked("latch_ttl", checked_ttl)?;
         let poll = options.take_checked("poll", checked_poll)?;
-        let strict = options.take_flag("strict")?.unwrap_or(false);
+        let strict = options.take_flag("strict")?;
         let dies_with_process = options.take_flag("dies_with_process")?;
         let background_threads = options.take_number("background_threads", 0, usize::MAX)?;
         let notices = options.take("notices");
         let notices_all = options.take_flag("notices_all")?;
         let clock_margin = options.take("clock_margin").map(|text| parse_clock_margin(&text)).transpose()?;
-        let clock_margin_ppm = self.clock_margin_ppm.or(clock_margin).unwrap_or(DEFAULT_CLOCK_MARGIN_PPM);
+        let clock_margin_ppm = self.clock_margin_ppm.or(clock_margin).unwrap_or(DEFAULTS.clock_margin_ppm);
         let names = options.take_names()?;
         let settings = Settings {
             client: self.client.or(client).unwrap_or_default(),
             farm: self.farm.or(farm),
-            ttl: checked_ttl(self.ttl.or(ttl).unwrap_or(DEFAULT_TTL))?,
-            wait: self.wait.or(wait).unwrap_or(DEFAULT_WAIT),
-            retry: checked_retry(self.retry.or(retry).unwrap_or(DEFAULT_RETRY))?,
-            timeout: checked_timeout(self.timeout.or(timeout).unwrap_or(DEFAULT_TIMEOUT))?,
+            ttl: checked_ttl(self.ttl.or(ttl).unwrap_or(DEFAULTS.ttl))?,
+            wait: self.wait.or(wait).unwrap_or(DEFAULTS.wait),
+            retry: checked_retry(self.retry.or(retry).unwrap_or(DEFAULTS.retry))?,
+            timeout: checked_timeout(self.timeout.or(timeout).unwrap_or(DEFAULTS.timeout))?,
             clock_margin_ppm: checked_clock_margin(clock_margin_ppm)?,
-            lock_delay: checked_lock_delay(self.lock_delay.or(lock_delay).unwrap_or(DEFAULT_LOCK_DELAY))?,
-            history: checked_history(self.history.or(history).unwrap_or(DEFAULT_HISTORY))?,
-            linger: checked_linger(self.linger.or(linger).unwrap_or(DEFAULT_LINGER))?,
+            lock_delay: checked_lock_delay(self.lock_delay.or(lock_delay).unwrap_or(DEFAULTS.lock_delay))?,
+            history: checked_history(self.history.or(history).unwrap_or(DEFAULTS.history))?,
+            linger: checked_linger(self.linger.or(linger).unwrap_or(DEFAULTS.linger))?,
             dies_with_process: self.dies_with_process.or(dies_with_process).unwrap_or(false),
+            strict: self.strict.or(strict).unwrap_or(false),
             names: self.names.or(names).unwrap_or_default(),
             purpose: self.purpose.or(purpose).unwrap_or_default(),
-            latch_ttl: checked_ttl(self.latch_ttl.or(latch_ttl).unwrap_or(DEFAULT_LATCH_TTL))?,
-            poll: checked_poll(self.poll.or(poll).unwrap_or(DEFAULT_POLL))?,
+            latch_ttl: checked_ttl(self.latch_ttl.or(latch_ttl).unwrap_or(DEFAULTS.latch_ttl))?,
+            poll: checked_poll(self.poll.or(poll).unwrap_or(DEFAULTS.poll))?,
             background_threads: checked_background_threads(
-                self.background_threads.or(background_threads).unwrap_or(DEFAULT_BACKGROUND_THREADS),
+                self.background_threads.or(background_threads).unwrap_or(DEFAULTS.background_threads),
             )?,
             notices: parse_notices(self.notices.or(notices).as_deref().unwrap_or("local"))?,
             notices_all: self.notices_all.or(notices_all).unwrap_or(false),
@@ -311,9 +311,7 @@ impl Builder {
         };
         let manager = LockManager::new(Session::new(store, settings, identity, self.events)?);
         manager.refuse_what_the_store_cannot()?;
-        if self.strict.unwrap_or(strict) {
-            manager.refuse_failures()?
-        }
+        manager.refuse_failures_if_strict()?;
         Ok(manager)
     }
 }

@@ -160,7 +160,14 @@ impl LockManager {
                 topic => Promise::unknown(topic),
             })
         };
-        PromiseTopic::ALL.map(|topic| promise(topic).judged_by(found)).into()
+        let mut promises: Vec<_> =
+            PromiseTopic::ALL.iter().map(|topic| promise(*topic).judged_by(found)).collect();
+        if self.session.settings.strict {
+            for promise in &mut promises {
+                promise.why += "; strict=true refuses a store that fails a check";
+            }
+        }
+        promises
     }
 
     /// Returns the error of a setting that the store cannot fulfil. No I/O.
@@ -169,7 +176,10 @@ impl LockManager {
     }
 
     /// For `strict`: returns the first failure that [`diagnose`](LockManager::diagnose) reports as an error.
-    pub(crate) fn refuse_failures(&self) -> Result<()> {
+    pub(crate) fn refuse_failures_if_strict(&self) -> Result<()> {
+        if !self.session.settings.strict {
+            return Ok(());
+        }
         match self.diagnose()?.into_iter().find(|diagnostic| diagnostic.severity == Severity::Fail) {
             None => Ok(()),
             Some(diagnostic) => Err(Error::RetriesExhausted {
@@ -237,7 +247,8 @@ impl LockManager {
     /// is not listed as held. A lock that is acquired or released meanwhile may be in the list or not.
     ///
     /// ```
-    /// # use dlm::{Level, LockManager, LockQuery};
+    /// # use dlm::store::LockQuery;
+    /// # use dlm::{Level, LockManager};
     /// # let manager = LockManager::builder().store_uri("memory:").client("orders").open()?;
     /// let lease = manager.lock("order-42", Level::Xdc)?.acquire()?;
     /// for lock in manager.locks(&LockQuery::new().prefix("XDC#orders#").held_only()) {

@@ -8,7 +8,7 @@ use super::cells::{Cells, Column, check_family};
 use crate::error::{Error, Result};
 use crate::runtime::process::process_mark::ProcessMark;
 use crate::runtime::time::Deadline;
-use crate::settings::config::{DEFAULT_TIMEOUT, checked_timeout};
+use crate::settings::config::{DEFAULTS, checked_timeout};
 use crate::settings::options::parse_duration;
 use crate::store::hbase::marks::IdempotencyMarks;
 use crate::store::hbase::open_rows;
@@ -80,7 +80,7 @@ impl Family {
 impl Table {
     /// Opens a table: `hbase://master1:16000,master2:16000/table`, or `hbase+thrift://host:9090/table` for the
     /// calls that a Thrift1 gateway can make (see `docs/rows.md`). Options follow as `?key=value&...`: see
-    /// [`TABLE_OPTIONS`](crate::TABLE_OPTIONS). Reads the files that the options name. No other I/O until the first
+    /// [`TABLE_OPTIONS`](crate::store::TABLE_OPTIONS). Reads the files that the options name. No other I/O until the first
     /// call.
     ///
     /// # Errors
@@ -90,7 +90,7 @@ impl Table {
         let number = |found: Option<usize>, otherwise: usize| found.unwrap_or(otherwise);
         let (most, otherwise) = endpoint.value_bytes();
         let max_value = number(options.take_number("max_value", 1, most)?, otherwise);
-        let timeout = options.take_checked("timeout", checked_timeout)?.unwrap_or(DEFAULT_TIMEOUT);
+        let timeout = options.take_checked("timeout", checked_timeout)?.unwrap_or(DEFAULTS.timeout);
         let anchor = options.take("anchor").map(|column| Column::from(column.as_str()));
         anchor.as_ref().map_or(Ok(()), Column::check)?;
         // These options are unknown for a gateway, which supports neither `modify` of several columns nor fences.

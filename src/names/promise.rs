@@ -20,17 +20,17 @@ pub enum PromiseTopic {
     Outcomes,
     /// The lock of a process that has died is free soon.
     DeadHolder,
-    /// A waiter gets a released lock within milliseconds.
+    /// A waiter gets a released lock within milliseconds, in order of arrival.
     Waiting,
     /// Each count-down of a latch counts exactly once.
     Latches,
-    /// An operator can break the lock of any holder.
+    /// An operator can break the lock of any holder, and of no other.
     Breaks,
 }
 
 impl PromiseTopic {
     /// All of them, in the order in which people read them.
-    pub const ALL: [PromiseTopic; 9] = [
+    pub const ALL: &[PromiseTopic] = &[
         PromiseTopic::Exclusion,
         PromiseTopic::Fences,
         PromiseTopic::LeaseEnd,

@@ -2,14 +2,14 @@
 //!
 //! | lane | its jobs | threads at most | open jobs at most |
 //! |---|---|---|---|
-//! | doubtful locks | free a lock that a request in doubt may have acquired | all but one | 4,096 |
-//! | lingering locks | give back locks that stayed | half of those | one for each thread, and one more |
+//! | freed locks | free a lock: after a request in doubt, or at the end of its minimum hold | all but one | 4,096 that wait |
+//! | lingering locks | give back locks that stayed | half of those, rounded up | one for each thread, and one more |
 //! | latches | read the latches that are due | all | two for each latch poller |
 //!
 //! A fixed number of threads runs any number of jobs, in the order in which they are due. Threads are started when
 //! there are jobs for them, and joined by `stop`. A program without jobs has no such threads.
 //!
-//! Doubtful and lingering locks together leave one thread to latches. A server that hangs blocks a job for seconds, and
+//! Freed and lingering locks together leave one thread to latches. A server that hangs blocks a job for seconds, and
 //! meanwhile the last thread reads latches of other servers. With a pool of one thread, that thread runs all jobs. A job
 //! never holds the manager, because the end of the manager stops the threads.
 
@@ -26,9 +26,9 @@ use crate::runtime::time::{Deadline, LONGEST_PARK, Moment};
 /// Time in which a stopping pool runs the open jobs once more.
 const LAST_RUN: Duration = Duration::from_secs(2);
 
-/// Limit of doubtful locks that wait to be freed. Further locks, as in a long outage with many callers, stay held
+/// Limit of locks that wait to be freed. Further locks, as in a long outage with many callers, stay held
 /// until their TTL ends.
-const DOUBTFUL_MAX: usize = 4096;
+const FREED_MAX: usize = 4096;
 
 /// Result of one run of a job.
 #[derive(Debug, PartialEq, Eq)]
@@ -44,13 +44,13 @@ type Job = Box<dyn FnMut() -> Next + Send>;
 /// What a job touches. See the table at the top.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum JobLane {
-    DoubtfulLocks,
+    FreedLocks,
     LingeringLocks,
     Latches,
 }
 
 impl JobLane {
-    const ALL: [JobLane; 3] = [JobLane::DoubtfulLocks, JobLane::LingeringLocks, JobLane::Latches];
+    const ALL: [JobLane; 3] = [JobLane::FreedLocks, JobLane::LingeringLocks, JobLane::Latches];
 }
 
 /// Identifies a waiting job. Ordered by the time when the job is due.
@@ -122,11 +122,11 @@ impl JobsState {
 
     /// Returns whether another thread may run a job of the lane.
     fn has_room(&self, lane: JobLane) -> bool {
-        let [doubtful, lingering, _] = self.lanes.each_ref().map(|lane| lane.busy);
-        let has_room_for_locks = doubtful + lingering < self.for_locks_max;
+        let [freed, lingering, _] = self.lanes.each_ref().map(|lane| lane.busy);
+        let has_room_for_locks = freed + lingering < self.for_locks_max;
         self.stopping.is_some()
             || match lane {
-                JobLane::DoubtfulLocks => has_room_for_locks,
+                JobLane::FreedLocks => has_room_for_locks,
                 JobLane::LingeringLocks => has_room_for_locks && lingering < self.lingering_max(),
                 JobLane::Latches => true,
             }
@@ -143,8 +143,8 @@ impl JobsState {
 
     /// Returns how many threads could run an open job at one time.
     fn wanted(&self) -> usize {
-        let [doubtful, lingering, latches] = self.lanes.each_ref().map(LaneJobs::open);
-        latches + (doubtful + lingering.min(self.lingering_max())).min(self.for_locks_max)
+        let [freed, lingering, latches] = self.lanes.each_ref().map(LaneJobs::open);
+        latches + (freed + lingering.min(self.lingering_max())).min(self.for_locks_max)
     }
 }
 
@@ -162,7 +162,7 @@ impl Background {
         Background { shared: SharedWithThreads::new(shared) }
     }
 
-    /// Runs `job`, which frees a doubtful lock, after the time `after`, and again for as long as it returns
+    /// Runs `job`, which frees a lock, after the time `after`, and again for as long as it returns
     /// [`Next::After`]. The job must limit its own time, because other jobs wait for the thread. A job that panics is
     /// dropped, and the panic is logged.
     ///
@@ -172,18 +172,16 @@ impl Background {
         if state.stopping.is_some() {
             drop(state);
             if run_one(&mut job) != Next::Done {
-                log::warn!("a lock in doubt stays held until its TTL ends: the manager is closed");
+                log::warn!("a lock stays held until its TTL ends: the manager is closed");
             }
             return true;
         }
-        if state.lane(JobLane::DoubtfulLocks).jobs.len() >= DOUBTFUL_MAX {
-            log::warn!(
-                "{DOUBTFUL_MAX} locks in doubt wait to be freed; one more stays held until its TTL ends"
-            );
+        if state.lane(JobLane::FreedLocks).jobs.len() >= FREED_MAX {
+            log::warn!("{FREED_MAX} locks wait to be freed; one more stays held until its TTL ends");
             return false;
         }
         let due = Moment::now().after(after);
-        let pushed = self.push(&mut state, JobLane::DoubtfulLocks, due, Box::new(job));
+        let pushed = self.push(&mut state, JobLane::FreedLocks, due, Box::new(job));
         if let Err(error) = &pushed {
             log::error!("no thread can be started to free a lock, which is held until its TTL ends: {error}");
         }
@@ -524,7 +522,7 @@ mod tests {
             assert_eq!(background.shared.lock().threads.len(), many, "more could not free locks");
         }
         let wait = || background.free(Duration::from_secs(3600), || Next::Done);
-        assert!((3..DOUBTFUL_MAX).all(|_| wait()) && !wait(), "so many and no more");
+        assert!((3..FREED_MAX).all(|_| wait()) && !wait(), "so many and no more");
     }
 
     #[test]

@@ -7,35 +7,55 @@ use crate::error::{Error, Result};
 use crate::names::lock_name::{NamePolicy, check_part};
 use crate::runtime::time::Moment;
 
-/// Default TTL of a lease.
-pub const DEFAULT_TTL: Duration = Duration::from_secs(90);
-/// Default time for which `acquire` waits.
-pub const DEFAULT_WAIT: Duration = Duration::from_secs(90);
-/// Default retry interval: the pause of a waiting process between two checks of the lock.
-pub const DEFAULT_RETRY: Duration = Duration::from_secs(1);
-/// Default time for which a latch lives after its last change.
-pub const DEFAULT_LATCH_TTL: Duration = Duration::from_secs(24 * 3600);
-/// Default poll interval: the longest pause between two reads of a latch that has waiters.
-pub const DEFAULT_POLL: Duration = Duration::from_secs(5);
-/// Default highest number of background threads of a manager.
-pub const DEFAULT_BACKGROUND_THREADS: usize = 2;
-/// Default time-out of one call to the store.
-pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Default lock delay: none.
-pub const DEFAULT_LOCK_DELAY: Duration = Duration::ZERO;
-/// Default time for which a released lock stays with its process: none.
-pub const DEFAULT_LINGER: Duration = Duration::ZERO;
-/// Default time for which the history of a lock is kept: no history.
-pub const DEFAULT_HISTORY: Duration = Duration::ZERO;
-/// Default clock margin: how much earlier than in the store a lease expires here, in parts per million of its
-/// TTL. It is a tenth.
-///
-/// The store and this process measure the lease with different clocks. Time daemons correct clocks by changing
-/// their speed, including the boot clock: ntpd and systemd-timesyncd by up to 500 ppm, chrony by up to 83,333
-/// ppm unless its `maxslewrate` is set. Linux allows about 100,000 ppm. A tenth covers one clock at 100,000 ppm,
-/// or both at 50,000. Two hosts whose chrony corrects at full speed in opposite directions need 160,000. No
-/// margin covers a clock that is set instead of slewed.
-pub const DEFAULT_CLOCK_MARGIN_PPM: u32 = 100_000;
+/// What a manager uses if neither the builder nor the URI says otherwise: the value is [`DEFAULTS`].
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct Defaults {
+    /// TTL of a lease.
+    pub ttl: Duration,
+    /// Time for which `acquire` waits.
+    pub wait: Duration,
+    /// Retry interval: the pause of a waiting process between two checks of the lock.
+    pub retry: Duration,
+    /// Time for which a latch lives after its last change.
+    pub latch_ttl: Duration,
+    /// Poll interval: the longest pause between two reads of a latch that has waiters.
+    pub poll: Duration,
+    /// Highest number of background threads of a manager.
+    pub background_threads: usize,
+    /// Time-out of one call to the store.
+    pub timeout: Duration,
+    /// Lock delay: none.
+    pub lock_delay: Duration,
+    /// Time for which a released lock stays with its process: none.
+    pub linger: Duration,
+    /// Time for which the history of a lock is kept: no history.
+    pub history: Duration,
+    /// Clock margin: how much earlier than in the store a lease expires here, in parts per million of its TTL. It is a
+    /// tenth.
+    ///
+    /// The store and this process measure the lease with different clocks. Time daemons correct clocks by changing
+    /// their speed, including the boot clock: ntpd and systemd-timesyncd by up to 500 ppm, chrony by up to 83,333
+    /// ppm unless its `maxslewrate` is set. Linux allows about 100,000 ppm. A tenth covers one clock at 100,000 ppm,
+    /// or both at 50,000. Two hosts whose chrony corrects at full speed in opposite directions need 160,000. No
+    /// margin covers a clock that is set instead of slewed.
+    pub clock_margin_ppm: u32,
+}
+
+/// The defaults of a manager's options.
+pub const DEFAULTS: Defaults = Defaults {
+    ttl: Duration::from_secs(90),
+    wait: Duration::from_secs(90),
+    retry: Duration::from_secs(1),
+    latch_ttl: Duration::from_secs(24 * 3600),
+    poll: Duration::from_secs(5),
+    background_threads: 2,
+    timeout: Duration::from_secs(10),
+    lock_delay: Duration::ZERO,
+    linger: Duration::ZERO,
+    history: Duration::ZERO,
+    clock_margin_ppm: 100_000,
+};
 
 const TTL_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 const RETRY_MAX: Duration = Duration::from_secs(3600);
@@ -74,6 +94,7 @@ pub(crate) struct Settings {
     /// Zero: the manager writes no history.
     pub(crate) history: Duration,
     pub(crate) dies_with_process: bool,
+    pub(crate) strict: bool,
     pub(crate) names: NamePolicy,
     pub(crate) purpose: String,
     pub(crate) latch_ttl: Duration,
@@ -90,20 +111,21 @@ impl Default for Settings {
         Settings {
             client: String::new(),
             farm: None,
-            ttl: DEFAULT_TTL,
-            wait: DEFAULT_WAIT,
-            retry: DEFAULT_RETRY,
-            timeout: DEFAULT_TIMEOUT,
-            clock_margin_ppm: DEFAULT_CLOCK_MARGIN_PPM,
-            lock_delay: DEFAULT_LOCK_DELAY,
-            linger: DEFAULT_LINGER,
-            history: DEFAULT_HISTORY,
+            ttl: DEFAULTS.ttl,
+            wait: DEFAULTS.wait,
+            retry: DEFAULTS.retry,
+            timeout: DEFAULTS.timeout,
+            clock_margin_ppm: DEFAULTS.clock_margin_ppm,
+            lock_delay: DEFAULTS.lock_delay,
+            linger: DEFAULTS.linger,
+            history: DEFAULTS.history,
             dies_with_process: false,
+            strict: false,
             names: NamePolicy::default(),
             purpose: String::new(),
-            latch_ttl: DEFAULT_LATCH_TTL,
-            poll: DEFAULT_POLL,
-            background_threads: DEFAULT_BACKGROUND_THREADS,
+            latch_ttl: DEFAULTS.latch_ttl,
+            poll: DEFAULTS.poll,
+            background_threads: DEFAULTS.background_threads,
             notices: parse_notices("local").expect("it is the default"),
             notices_all: false,
         }
@@ -123,7 +145,7 @@ impl Settings {
     }
 
     /// Returns when a lease that was requested at `since` expires here. That is earlier than in the store by the
-    /// clock margin, see [`DEFAULT_CLOCK_MARGIN_PPM`].
+    /// clock margin, see [`Defaults::clock_margin_ppm`].
     pub(crate) fn lease_end(&self, since: Moment, ttl: Duration) -> Moment {
         since.after(ttl - ttl.mul_f64(f64::from(self.clock_margin_ppm) / 1e6))
     }

@@ -324,8 +324,8 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
         Ok(Vec::new())
     }
 
-    /// Returns what this store promises with its options. If a topic comes twice, the later one counts. Does no I/O and does
-    /// not block.
+    /// Returns what this store promises with its options. If a topic comes twice, the later one counts. A store that wraps
+    /// another one passes this on. Does no I/O and does not block.
     ///
     /// Default: nothing, and the report says that the store does not say.
     fn promises(&self) -> Vec<Promise> {

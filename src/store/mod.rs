@@ -50,8 +50,12 @@ pub use crate::names::history_entry::{HistoryEntry, HistoryKind};
 pub use crate::names::holder::{Holder, Identity};
 pub use crate::names::latch_name::LatchName;
 pub use crate::names::lock_name::{CLIENT_BYTES_MAX, ID_BYTES_MAX, Level, LockName, Mode, NamePolicy};
+pub use crate::names::notice_endpoint::{GrantEndpoint, LatchListener, NoticeEndpoint};
 pub use crate::names::owner::{OwnerRecord, OwnerToken};
 pub use crate::names::promise::{Promise, PromiseTopic, Verdict};
+#[cfg(feature = "hbase")]
+pub use crate::settings::store_option::TABLE_OPTIONS;
+pub use crate::settings::store_option::{STORE_OPTIONS, StoreOption};
 pub use counters::{LiveCounters, StoreCounters};
 #[cfg(feature = "embedded")]
 pub use embedded::EmbeddedStore;

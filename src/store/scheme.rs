@@ -255,7 +255,7 @@ fn twice(name: &str) -> Error {
 /// ```
 /// use std::sync::Arc;
 ///
-/// use dlm::StoreOption;
+/// use dlm::store::StoreOption;
 /// use dlm::store::{LockStore, MemoryStore, StoreUri};
 ///
 /// const OPTIONS: [StoreOption; 1] = [StoreOption::new("shelf", "top", "where the locks lie")];

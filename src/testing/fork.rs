@@ -22,7 +22,7 @@ use crate::names::fence::Fence;
 use crate::names::owner::OwnerRecord;
 use crate::store::{Acquired, Attempt, LockStore, MemoryStore, Released};
 use crate::testing::patience::{LONG, until};
-use crate::{DEFAULT_TTL, Deadline, FenceGate, Holder, Inspection, Lease, Level, LockManager, LockName};
+use crate::{DEFAULTS, Deadline, FenceGate, Holder, Lease, Level, LockManager, LockName, store::Inspection};
 
 unsafe extern "C" {
     fn fork() -> i32;
@@ -197,7 +197,7 @@ fn a_child_forked_while_a_lease_was_being_released_is_refused_and_does_not_wait(
     }));
     assert!(in_child(|lease| is(lease.into_token(), Code::Closed)));
     assert!(in_child(|lease| {
-        let told = lease.ttl() == DEFAULT_TTL && lease.check().is_err() && lease.remaining().is_zero();
+        let told = lease.ttl() == DEFAULTS.ttl && lease.check().is_err() && lease.remaining().is_zero();
         mem::forget(lease);
         told
     }));

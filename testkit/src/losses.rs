@@ -52,10 +52,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use dlm::store::{Acquired, Attempt, Released, Renewal};
+use dlm::store::{Acquired, Attempt, Identity, Released, Renewal};
 use dlm::{
-    AcquireOptions, Code, Deadline, Fence, Identity, Lease, LeaseState, Level, Lock, LockManager, LockName,
-    LostReason, Moment, NamePolicy,
+    AcquireOptions, Code, Deadline, Fence, Lease, LeaseState, Level, Lock, LockManager, LockName, LostReason,
+    Moment, NamePolicy,
 };
 use parking_lot::Mutex;
 

@@ -4,8 +4,10 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 
-use dlm::store::{Acquired, Attempt, HistoryStore, LockStore, MemoryStore, OwnerRecord, Released};
-use dlm::{Deadline, Error, Holder, Inspection, LockName, Moment, Result};
+use dlm::store::{
+    Acquired, Attempt, HistoryStore, Inspection, LockStore, MemoryStore, OwnerRecord, Released,
+};
+use dlm::{Deadline, Error, Holder, LockName, Moment, Result};
 use parking_lot::Mutex;
 
 type AcquireLine =

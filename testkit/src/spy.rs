@@ -6,13 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlm::store::{
-    Acquired, Attempt, HistoryStore, LatchNote, LatchStore, ListCursor, LockPage, LockQuery, LockStore,
-    NewLatch, OwnerRecord, Released, Step, Stepped, StoreCounters,
+    Acquired, Attempt, HistoryStore, Inspection, LatchListener, LatchNote, LatchStore, ListCursor, LockPage,
+    LockQuery, LockStore, NewLatch, OwnerRecord, Promise, Released, Roster, Step, Stepped, StoreCounters,
 };
-use dlm::{
-    Deadline, Diagnostic, Holder, Inspection, LatchListener, LatchName, Level, LockName, Moment, Result,
-    Roster,
-};
+use dlm::{Deadline, Diagnostic, Holder, LatchName, Level, LockName, Moment, Result};
 use parking_lot::Mutex;
 
 /// A method of [`LockStore`] or [`LatchStore`].
@@ -198,6 +195,10 @@ impl LockStore for Spy {
 
     fn diagnose(&self, by: Deadline) -> Result<Vec<Diagnostic>> {
         self.inner.diagnose(by)
+    }
+
+    fn promises(&self) -> Vec<Promise> {
+        self.inner.promises()
     }
 
     fn counters(&self) -> StoreCounters {

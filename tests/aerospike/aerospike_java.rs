@@ -3,7 +3,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use dlm::{Code, Deadline, LatchKind, Level, LockManager, LockQuery};
+use dlm::store::LockQuery;
+use dlm::{Code, Deadline, LatchKind, Level, LockManager};
 use dlm_fixtures::aerospike::{Place, aerospike_or_skip};
 use dlm_fixtures::aerospike_java;
 use dlm_fixtures::java::Java;

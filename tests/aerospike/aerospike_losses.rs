@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use dlm::store::Attempt;
-use dlm::{Code, Deadline, Identity, Latch, LatchKind, Level, LockManager};
+use dlm::store::{Attempt, Identity};
+use dlm::{Code, Deadline, Latch, LatchKind, Level, LockManager};
 use dlm_fixtures::aerospike::{Place, aerospike_or_skip, namespace};
 use dlm_fixtures::aerospike_proxy;
 use dlm_testkit::losses::{Case, Target, code};

@@ -313,7 +313,7 @@ fn a_lease_that_has_ended_is_neither_renewed_nor_released() {
     let Some(place) = aerospike_or_skip() else { return };
     let store = dlm::store::open(&own(&place.uri())).unwrap();
     let name = lock(&manager("memory:", &fresh("ended"))).name().clone();
-    let identity = dlm::Identity::this_process("tests").unwrap();
+    let identity = dlm::store::Identity::this_process("tests").unwrap();
     let acquire = |ttl| {
         let by = dlm::Deadline::after(LONG);
         let attempt = dlm::store::Attempt { name: &name, ttl, identity: &identity, by };

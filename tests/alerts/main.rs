@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{env, fs, thread};
 
-use dlm::{AcquireOptions, Error, Event, EventSink, LatchKind, Level, LockManager, LostReason, StoreCall};
+use dlm::events::{Event, EventSink, StoreCall};
+use dlm::{AcquireOptions, Error, LatchKind, Level, LockManager, LostReason};
 use dlm_fixtures::dialogue::Dialogue;
 use dlm_fixtures::role::{self, Running};
 use dlm_fixtures::root;

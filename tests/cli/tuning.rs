@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use dlm::{Code, LockManager, STORE_OPTIONS};
+use dlm::store::STORE_OPTIONS;
+use dlm::{Code, LockManager};
 use dlm_fixtures::console::Console;
 
 use super::tables::{code_in, rows_after};

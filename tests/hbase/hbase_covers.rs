@@ -5,7 +5,8 @@
 use std::thread;
 use std::time::Duration;
 
-use dlm::{Code, Deadline, Fence, Lease, Level, Lock, LockManager, LockQuery, Moment};
+use dlm::store::LockQuery;
+use dlm::{Code, Deadline, Fence, Lease, Level, Lock, LockManager, Moment};
 use dlm_fixtures::hbase::{self, fresh_table};
 use dlm_fixtures::peer::Peer;
 use dlm_fixtures::table;

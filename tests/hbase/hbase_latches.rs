@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::{env, thread};
 
-use dlm::store::{LatchName, LatchNote, LatchStore, LockStore, NewLatch, Roster, Step, Stepped};
-use dlm::{
-    Code, Deadline, Error, LatchKind, LatchListener, Level, LockManager, Moment, NamePolicy, NoticeEndpoint,
+use dlm::store::{
+    LatchListener, LatchName, LatchNote, LatchStore, LockStore, NewLatch, NoticeEndpoint, Roster, Step,
+    Stepped,
 };
+use dlm::{Code, Deadline, Error, LatchKind, Level, LockManager, Moment, NamePolicy};
 use dlm_fixtures::hbase::{self, Hbase, hbase_or_skip};
 use dlm_fixtures::peer::{Peer, hex};
 use dlm_fixtures::role::test_in;

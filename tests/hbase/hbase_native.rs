@@ -242,7 +242,7 @@ fn a_lock_that_java_holds_is_listed_and_broken_and_no_later_grant_of_java_is() {
     let (peer, row) = (&mut stage.peer, stage.name.hbase_row());
     let lock = stage.manager.lock("a", Level::Xdc).unwrap();
     let listed = |held: bool| {
-        let query = dlm::LockQuery::new().prefix(stage.name.key()).held_only();
+        let query = dlm::store::LockQuery::new().prefix(stage.name.key()).held_only();
         let found: Vec<_> = stage.manager.locks(&query).map(|lock| lock.unwrap()).collect();
         assert_eq!(found.len(), usize::from(held));
         assert!(found.iter().all(|lock| lock.holder.as_ref().unwrap().identity.is_none()));

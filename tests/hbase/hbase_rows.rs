@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use dlm::store::{Acquired, Attempt, Grant, LockStore, Released};
-use dlm::{Code, Deadline, Fence, Identity, Level, Lock, LockManager, LockName, Moment, NamePolicy};
+use dlm::store::{Acquired, Attempt, Grant, Identity, LockStore, Released};
+use dlm::{Code, Deadline, Fence, Level, Lock, LockManager, LockName, Moment, NamePolicy};
 use dlm_fixtures::{hbase, table};
 use dlm_testkit::{LONG, LONGEST, shortened, unless_stalled, until};
 use parking_lot::Mutex;

@@ -5,7 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use dlm::hbase::{Cells, Changes, Column, Creation, Row, Select, Table, Update};
-use dlm::{Code, Fence, Level, Lock, LockManager, Moment, STORE_OPTIONS, TABLE_OPTIONS};
+use dlm::store::{STORE_OPTIONS, TABLE_OPTIONS};
+use dlm::{Code, Fence, Level, Lock, LockManager, Moment};
 #[cfg(feature = "gateway")]
 use dlm_testkit::eventually;
 use dlm_testkit::{LONG, until};

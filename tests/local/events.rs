@@ -4,9 +4,10 @@ use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use dlm::events::{Event, EventSink, StoreCall};
 use dlm::{
-    AcquireOptions, CancelToken, Code, Error, Event, EventSink, LatchKind, Lease, LeaseState, Level, Lock,
-    LockManager, LostReason, Moment, StoreCall,
+    AcquireOptions, CancelToken, Code, Error, LatchKind, Lease, LeaseState, Level, Lock, LockManager,
+    LostReason, Moment,
 };
 use dlm_testkit::ReleaseLine::{Lie, Truth};
 use dlm_testkit::{LONG, Scripted, unless_stalled, until};

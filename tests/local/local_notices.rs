@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use dlm::store::{Acquired, Attempt, LatchStore, LockStore, MemoryStore};
-use dlm::{
-    AcquireOptions, Code, Deadline, GrantEndpoint, Identity, LatchKind, LatchListener, Lease, Level, Lock,
-    LockManager, NoticeEndpoint,
+use dlm::store::{
+    Acquired, Attempt, GrantEndpoint, Identity, LatchListener, LatchStore, LockStore, MemoryStore,
+    NoticeEndpoint,
 };
+use dlm::{AcquireOptions, Code, Deadline, LatchKind, Lease, Level, Lock, LockManager};
 use dlm_testkit::{Call, LONG, Spy, until};
 
 /// Longer than every test.

@@ -3,8 +3,11 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use dlm::store::{LockStore, MemoryStore, Scheme, StoreUri, register_scheme, schemes};
-use dlm::{Code, Error, LockManager, Result, StoreOption};
+use dlm::store::{
+    LockStore, MemoryStore, PromiseTopic, Scheme, StoreOption, StoreUri, Verdict, register_scheme, schemes,
+};
+use dlm::{Code, Error, LockManager, Result};
+use dlm_testkit::Scripted;
 
 const OPTIONS: [StoreOption; 3] = [
     StoreOption::new("shelf", "top", "the shelf with the locks"),
@@ -171,4 +174,22 @@ fn no_secret_of_a_uri_is_in_an_error() {
 fn a_store_can_refuse_in_the_librarys_words() {
     let error = Error::invalid("shelf", "a\nb", "one line");
     assert_eq!(error.to_string(), r#"shelf "a\nb" is not allowed: one line"#);
+}
+
+/// And the report names each promise once, in the order in which people read them.
+#[test]
+fn a_store_that_promises_nothing_is_reported_as_limited() {
+    let open = |strict: bool| {
+        let builder = LockManager::builder().store(Arc::new(Scripted::default())).client("c").farm("dc1");
+        builder.strict(strict).open().unwrap()
+    };
+    let promises = open(false).promises(&[]);
+    let topics: Vec<_> = promises.iter().map(|promise| promise.topic).collect();
+    assert_eq!(topics, PromiseTopic::ALL);
+    assert!(promises.iter().all(|promise| promise.verdict == Verdict::Limited), "{promises:?}");
+    assert!(!promises.iter().any(|promise| promise.why.contains("strict")), "{promises:?}");
+    let strict = open(true).promises(&[]);
+    assert!(
+        strict.iter().all(|promise| promise.why.ends_with("strict=true refuses a store that fails a check"))
+    );
 }

@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use dlm::store::{Acquired, Attempt, HistoryKind, LockStore, MemoryStore, OwnerRecord, Released};
 use dlm::{
-    Code, DEFAULT_TIMEOUT, Deadline, Error, Lease, LeaseState, Level, Lock, LockManager, LostReason, Moment,
-    Result,
+    Code, DEFAULTS, Deadline, Error, Lease, LeaseState, Level, Lock, LockManager, LostReason, Moment, Result,
 };
 use dlm_testkit::ReleaseLine::{Applied, Lie, Panics, Truth};
 use dlm_testkit::{LONG, Scripted, until};
@@ -307,12 +306,12 @@ fn closing_gives_each_lease_a_share_of_the_time_so_that_one_that_hangs_leaves_so
     let released = stage.store.release_log();
     assert_eq!(released.len(), leases.len());
     for ((_, given), left) in released.iter().zip((1..=LEASES).rev()) {
-        let share = DEFAULT_TIMEOUT / left;
+        let share = DEFAULTS.timeout / left;
         assert!(*given <= share, "{given:?} for one of {left}: too little time is left for the others");
     }
     let (asked, given) = released[leases.len() - 1];
     let slow = Moment::now().since(began);
-    assert!(asked.after(given + slow) >= began.after(DEFAULT_TIMEOUT), "{given:?} for the last");
+    assert!(asked.after(given + slow) >= began.after(DEFAULTS.timeout), "{given:?} for the last");
 }
 
 #[test]

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use dlm::store::{Acquired, Attempt, LatchStore, LockStore, MemoryStore, OwnerRecord, Released};
+use dlm::store::{Acquired, Attempt, Inspection, LatchStore, LockStore, MemoryStore, OwnerRecord, Released};
 use dlm::{
-    AcquireOptions, AwaitOptions, Builder, Code, Deadline, Holder, Inspection, LatchKind, Level, LockManager,
-    LockName, Pending, Result,
+    AcquireOptions, AwaitOptions, Builder, Code, Deadline, Holder, LatchKind, Level, LockManager, LockName,
+    Pending, Result,
 };
 use dlm_testkit::{LONG, Spy, until};
 

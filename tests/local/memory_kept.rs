@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use dlm::store::{Acquired, Attempt, LockStore, MemoryStore, OwnerRecord, Released};
+use dlm::store::{Acquired, Attempt, Inspection, LockStore, MemoryStore, OwnerRecord, Released};
 use dlm::{
-    AcquireOptions, Code, Deadline, Error, Holder, Inspection, Lease, LeaseState, Level, LockManager,
-    LockName, LostReason, Moment, Result,
+    AcquireOptions, Code, Deadline, Error, Holder, Lease, LeaseState, Level, LockManager, LockName,
+    LostReason, Moment, Result,
 };
 use dlm_testkit::{LONG, unless_stalled, until};
 

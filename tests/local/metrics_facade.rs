@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dlm::{Error, Level, LockManager, MetricsSink};
+use dlm::events::MetricsSink;
+use dlm::{Error, Level, LockManager};
 use dlm_testkit::Scripted;
 use metrics::{Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 

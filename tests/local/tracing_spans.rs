@@ -4,7 +4,8 @@ use std::fmt::{Debug, Write as _};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
-use dlm::{Error, Level, LockManager, TracingSink};
+use dlm::events::TracingSink;
+use dlm::{Error, Level, LockManager};
 use dlm_testkit::Scripted;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};

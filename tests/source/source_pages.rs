@@ -15,7 +15,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use dlm::{Code, STORE_OPTIONS};
+use dlm::Code;
+use dlm::store::STORE_OPTIONS;
 use dlm_fixtures::checkout::sh_blocks_of;
 use dlm_fixtures::console::Console;
 
@@ -547,7 +548,7 @@ fn the_options_are_those_of_the_code() {
 fn the_options_of_rows_are_those_of_the_code() {
     let told = rows_of(include_str!("../../docs/rows.md"), "## Options");
     let cell = |text: &str| if text.is_empty() { String::new() } else { format!("`{text}`") };
-    for (stores, options) in dlm::TABLE_OPTIONS {
+    for (stores, options) in dlm::store::TABLE_OPTIONS {
         let way = if stores == "hbase://" { "direct" } else { "gateway" };
         for it in options {
             let row =

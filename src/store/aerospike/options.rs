@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::keys::{checked_set, checked_suffix};
 use crate::error::{Error, Result};
 use crate::runtime::process::descriptors::above_streams;
-use crate::settings::config::{DEFAULT_TIMEOUT, checked_timeout};
+use crate::settings::config::{DEFAULTS, checked_timeout};
 use crate::settings::options::Options;
 use crate::settings::store_option::{self, StoreOption};
 use crate::store::address::described;
@@ -73,7 +73,7 @@ impl Setup {
         mut options: Options,
     ) -> Result<(Setup, Duration)> {
         checked_set(namespace, set)?;
-        let timeout = options.take_checked("timeout", checked_timeout)?.unwrap_or(DEFAULT_TIMEOUT);
+        let timeout = options.take_checked("timeout", checked_timeout)?.unwrap_or(DEFAULTS.timeout);
         let known = store_option::aerospike_records();
         Ok((Setup::of(hosts, namespace, set, true, options, &known)?, timeout))
     }

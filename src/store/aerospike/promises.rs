@@ -25,11 +25,10 @@ pub(super) fn own() -> Vec<Promise> {
     promises
 }
 
-/// Promises of the layout `both`, under which no holder is a Java client's alone.
+/// Promises of the layout `both`, beside which Java clients may run.
 pub(super) fn both() -> Vec<Promise> {
     let mut promises = own();
-    let torture = "tests/run -- torture_breaks_no_rule_on_aerospike";
-    promises.push(Promise::new(PromiseTopic::Exclusion, Verdict::Holds, EXCLUSION, torture));
+    promises.push(exclusion_beside_java(EXCLUSION, "tests/run -- torture_breaks_no_rule_on_aerospike"));
     promises
 }
 

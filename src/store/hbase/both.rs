@@ -15,7 +15,6 @@ use crate::names::lock_name::{LockName, checked_table};
 use crate::names::promise::Promise;
 use crate::runtime::time::Deadline;
 use crate::settings::options::Options;
-use crate::store::LockStore as _;
 use crate::store::both::LayoutBridge;
 use crate::store::remote::{RemoteStore, Reply, Standing};
 
@@ -64,7 +63,7 @@ impl HbaseBridge {
         Ok(standing != Standing::Free)
     }
 
-    /// SharedReads for locks that are held in `table` and not in `twin`.
+    /// Looks for locks that are held in `table` and not in `twin`.
     fn held_in_one(&self, table: &Native, twin: &Native, found: &mut Unpaired, by: Deadline) -> Result<()> {
         let column: CellColumn = if table.content() == Content::OwnLocks { OWN_LOCK } else { LOCK };
         let mut next = Some(Vec::new());
@@ -74,7 +73,7 @@ impl HbaseBridge {
             let page = table.scan(&scan, by)?;
             for ScannedRow { row, .. } in page.rows {
                 if by.passed() {
-                    let (store, what) = (self.java.describe(), "the time is over".to_owned());
+                    let (store, what) = (table.describe(), "the time is over".to_owned());
                     return Err(Error::RetriesExhausted { store, what, source: None });
                 }
                 found.read += 1;
@@ -115,7 +114,7 @@ impl Unpaired {
         );
         match stopped {
             Some(why) => {
-                seen += &format!("; the search stopped early, after {read} held locks ({why})");
+                seen += &format!("; the search stopped early, after {read} held locks, {why}");
                 Diagnostic::warn("layout", seen, advice)
             }
             None if alone > 0 => Diagnostic::warn("layout", seen, advice),
@@ -158,10 +157,10 @@ impl LayoutBridge for HbaseBridge {
             .map(|(layout, table, twin, by)| {
                 let (mut found, limit) = (Unpaired::default(), by.remaining());
                 let stopped = self.held_in_one(table, twin, &mut found, by).err();
-                // The last request of a search whose time is over says nothing about the server.
-                let stopped = stopped.map(|error| match by.passed() {
-                    true => format!("it took more than {limit:.1?}, its part of the time-out"),
-                    false => error.to_string(),
+                // The last request of a search whose time is over may say nothing about the server.
+                let stopped = stopped.map(|error| {
+                    let took = limit.saturating_sub(by.remaining());
+                    format!("after {took:.1?} of the {limit:.1?} that the time-out left for it: {error}")
                 });
                 found.diagnostic(layout, stopped)
             })

@@ -313,19 +313,19 @@ impl Notices {
         self.shared.with(|queues, now| queues.left(name, now));
     }
 
-    /// Sends a notice to this process, and reports whether it arrives. `None` if notices are off.
     /// Returns what waiters are promised.
     pub(crate) fn promise(&self) -> Promise {
         let (verdict, why) = match self.are_open() {
             true => (Verdict::Holds, "processes notify each other (notices)"),
             false => (
                 Verdict::Limited,
-                "between processes a waiter asks once per `retry`; set notices=udp://ADDRESS",
+                "a waiter of another process or manager asks once per `retry`; set notices=udp://ADDRESS",
             ),
         };
         Promise::new(PromiseTopic::Waiting, verdict, why, "tests/run -- stores_notices")
     }
 
+    /// Sends a notice to this process, and reports whether it arrives. `None` if notices are off.
     pub(crate) fn diagnose(&self) -> Option<Diagnostic> {
         let open = self.shared.open.as_ref()?;
         let own = match open.own {

@@ -4,8 +4,11 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
-use dlm::store::{LISTENERS_MAX, LatchName, LatchNote, LatchStore, LockStore, NewLatch, Step, Stepped};
-use dlm::{Code, Deadline, LatchListener, Level, Moment, NamePolicy, NoticeEndpoint};
+use dlm::store::{
+    LISTENERS_MAX, LatchListener, LatchName, LatchNote, LatchStore, LockStore, NewLatch, NoticeEndpoint,
+    Step, Stepped,
+};
+use dlm::{Code, Deadline, Level, Moment, NamePolicy};
 
 use super::stores::ODD_IDS;
 use super::{HELD, LONG, Site, code, eventually, patiently, soon, take};

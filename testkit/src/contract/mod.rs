@@ -74,8 +74,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use dlm::store::{Acquired, Attempt, Grant, LockStore};
-use dlm::{Builder, Code, Deadline, Identity, Lease, Level, Lock, LockManager, LockName, Moment, NamePolicy};
+use dlm::store::{Acquired, Attempt, Grant, Identity, LockStore};
+use dlm::{Builder, Code, Deadline, Lease, Level, Lock, LockManager, LockName, Moment, NamePolicy};
 
 use crate::patience::LONG;
 pub(crate) use crate::patience::{LONGEST, eventually};

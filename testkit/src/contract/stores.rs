@@ -4,8 +4,10 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use dlm::store::{Acquired, Attempt, Grant, LockName, LockStore, OwnerRecord, OwnerToken, Released, Renewal};
-use dlm::{Deadline, Fence, Identity, Moment};
+use dlm::store::{
+    Acquired, Attempt, Grant, Identity, LockName, LockStore, OwnerRecord, OwnerToken, Released, Renewal,
+};
+use dlm::{Deadline, Fence, Moment};
 
 use super::{HELD, LONG, Site, attempt, patiently, soon, take, take_briefly, take_when_free};
 

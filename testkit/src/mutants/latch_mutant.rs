@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use dlm::store::{
-    Acquired, Attempt, LatchStore, LockStore, NewLatch, OwnerRecord, Released, Roster, Step, Stepped,
-    StoreCounters,
+    Acquired, Attempt, Inspection, LatchStore, LockStore, NewLatch, OwnerRecord, Released, Roster, Step,
+    Stepped, StoreCounters,
 };
-use dlm::{Deadline, Holder, Inspection, LatchName, Level, LockName, Result};
+use dlm::{Deadline, Holder, LatchName, Level, LockName, Result};
 
 /// One step in so many shows the defect of a mutant that miscounts.
 const MISCOUNT_EVERY: u64 = 4;

@@ -4,8 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlm::store::{Acquired, Attempt, Grant, LatchStore, LockStore, OwnerRecord, Released, StoreCounters};
-use dlm::{Deadline, Diagnostic, Fence, Holder, Inspection, LockName, Result};
+use dlm::store::{
+    Acquired, Attempt, Grant, Inspection, LatchStore, LockStore, OwnerRecord, Promise, Released,
+    StoreCounters,
+};
+use dlm::{Deadline, Diagnostic, Fence, Holder, LockName, Result};
 use parking_lot::Mutex;
 
 /// One grant in so many of a lock shows the defect of a mutant that does not break every grant.
@@ -223,6 +226,10 @@ impl LockStore for LockMutant {
 
     fn diagnose(&self, by: Deadline) -> Result<Vec<Diagnostic>> {
         self.inner.diagnose(by)
+    }
+
+    fn promises(&self) -> Vec<Promise> {
+        self.inner.promises()
     }
 
     fn counters(&self) -> StoreCounters {

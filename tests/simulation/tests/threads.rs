@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlm::simulation::{sleep, spawn, step};
-use dlm::store::{Acquired, Attempt, LatchStore, LockStore, MemoryStore, OwnerRecord, Released};
+use dlm::store::{Acquired, Attempt, Inspection, LatchStore, LockStore, MemoryStore, OwnerRecord, Released};
 use dlm::{
-    AcquireOptions, AwaitOptions, CancelToken, Code, Deadline, Error, Holder, IdLock, Inspection, LatchKind,
-    Level, LockManager, LockName, Moment, Result,
+    AcquireOptions, AwaitOptions, CancelToken, Code, Deadline, Error, Holder, IdLock, LatchKind, Level,
+    LockManager, LockName, Moment, Result,
 };
 use dlm_simulation::engine::engine;
 use dlm_simulation::{Clock, Engine, Schedule};

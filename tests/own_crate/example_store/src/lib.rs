@@ -1,7 +1,6 @@
 use std::sync::{Arc, LazyLock};
 
-use dlm::StoreOption;
-use dlm::store::{LockStore, MemoryStore, StoreUri};
+use dlm::store::{LockStore, MemoryStore, StoreOption, StoreUri};
 
 static STORE: LazyLock<Arc<MemoryStore>> = LazyLock::new(Arc::default);
 
