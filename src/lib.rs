@@ -49,7 +49,7 @@
 //!
 //! * **Exclusion** by the store's clock: while a lease lasts, the store grants the lock to nobody else. This
 //!   process counts the lease from before the request was sent, and makes it a tenth shorter. So the lease
-//!   expires here first, also while clocks are being corrected: see [`Defaults::clock_margin_ppm`].
+//!   expires here first, also while clocks are being corrected: see [`Builder::clock_margin_ppm`].
 //! * **Fences** grow with every grant of a lock, even if requests were lost or late, or processes paused. A
 //!   paused process may wake up after its lease has expired. Then only a receiver that compares fences is safe:
 //!   no lock service can stop a write that is already on its way. A paused or migrated virtual machine may not
@@ -138,7 +138,7 @@ pub use names::lock_name::{Level, LockName, Mode, NamePolicy};
 pub use names::waiters::{Waiters, WaitingProcess};
 pub use runtime::cancel::CancelToken;
 pub use runtime::time::{Deadline, Moment};
-pub use settings::config::{DEFAULTS, Defaults};
+pub use settings::manager_options::{DEFAULTS, Defaults};
 pub use settings::options::parse_duration;
 pub use wait::completions::Completions;
 

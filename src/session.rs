@@ -21,7 +21,7 @@ use crate::runtime::background::Background;
 use crate::runtime::process::process_mark::ProcessMark;
 use crate::runtime::sync::AtomicBool;
 use crate::runtime::time::{Deadline, Moment};
-use crate::settings::config::Settings;
+use crate::settings::manager_options::Settings;
 use crate::store::{LatchStore, LivenessStore, LockStore, locks_only};
 use crate::wait::asking::{Askers, READ_MAX};
 use crate::wait::local_queues::LocalQueues;

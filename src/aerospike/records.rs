@@ -22,7 +22,7 @@ use crate::names::text::quoted;
 use crate::runtime::process::process_mark::ProcessMark;
 use crate::runtime::sync::real::TimedMutex;
 use crate::runtime::time::Deadline;
-use crate::settings::config::checked_ttl;
+use crate::settings::limits::checked_ttl;
 use crate::store::aerospike::client::{
     BinOperation, BinValue, Client, FoundRecord, RecordExistsAction, TTL_KEPT, TTL_NEVER, When, Write,
     Written,

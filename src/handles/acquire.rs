@@ -28,7 +28,7 @@ use crate::names::lock_name::LockName;
 use crate::runtime::cancel::CancelToken;
 use crate::runtime::time::{Deadline, Moment};
 use crate::session::Session;
-use crate::settings::config::checked_ttl;
+use crate::settings::limits::checked_ttl;
 use crate::store::{Acquired, Attempt, Grant};
 use crate::wait::local_queues::{Answer, Ask, Ended, Terms};
 

@@ -7,7 +7,7 @@ use crate::names::diagnostic::Diagnostic;
 use crate::names::holder::Identity;
 use crate::names::lock_name::{Level, LockName};
 use crate::runtime::time::{Deadline, Moment, slew_ppm};
-use crate::settings::config::Settings;
+use crate::settings::manager_options::Settings;
 use crate::store::{Acquired, Attempt, LockStore, Released};
 
 /// See [`LockManager::diagnose`](crate::LockManager::diagnose).

@@ -13,7 +13,7 @@ use crate::names::lock_name::Level;
 use crate::runtime::cancel::CancelToken;
 use crate::runtime::time::{Deadline, LONGEST_PARK, Moment};
 use crate::session::Session;
-use crate::settings::config::checked_ttl;
+use crate::settings::limits::checked_ttl;
 use crate::store::{LatchStore, NewLatch, Roster, Step, Stepped, check_participant};
 
 /// Highest initial count of a latch: the Java library keeps counts as 32-bit integers.

@@ -22,7 +22,7 @@ use crate::names::lease_state::LeaseState;
 use crate::names::lock_name::LockName;
 use crate::runtime::time::{Deadline, Moment};
 use crate::session::Session;
-use crate::settings::config::checked_ttl;
+use crate::settings::limits::checked_ttl;
 
 /// Longest time for which dropping a lease blocks to release it.
 const DROP_TIMEOUT: Duration = Duration::from_secs(2);

@@ -12,7 +12,8 @@ use crate::handles::lease::{Lease, check_keep};
 use crate::handles::lock::Lock;
 use crate::names::fence::Fence;
 use crate::runtime::time::Deadline;
-use crate::settings::config::{Settings, checked_ttl};
+use crate::settings::limits::checked_ttl;
+use crate::settings::manager_options::Settings;
 
 /// The leases of several locks that [`LockManager::acquire_all`](crate::LockManager::acquire_all) has acquired together.
 /// It is valid while all of them are.

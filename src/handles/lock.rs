@@ -17,7 +17,7 @@ use crate::names::lock_name::{Level, LockName, Mode};
 use crate::names::waiters::Waiters;
 use crate::runtime::time::Deadline;
 use crate::session::Session;
-use crate::settings::config::checked_ttl;
+use crate::settings::limits::checked_ttl;
 use crate::store::{HistoryOf, Inspection};
 
 /// A lock: a name and a level. Making this handle does no I/O, and any number of threads may share it. Each

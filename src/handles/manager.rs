@@ -23,7 +23,7 @@ use crate::names::waiters::Waiters;
 use crate::runtime::time::Deadline;
 use crate::session::Session;
 #[cfg(any(feature = "capi", test))]
-use crate::settings::config::Settings;
+use crate::settings::manager_options::Settings;
 use crate::store::{ListCursor, LockPage, LockQuery, StoreCounters};
 
 /// Shortest time in which [`LockManager::reach`] judges a store.

@@ -33,7 +33,7 @@ use crate::runtime::process::threads::{SharedWithThreads, WorkerThread};
 use crate::runtime::sync::{AtomicBool, HashMap};
 use crate::runtime::sync::{Condvar, Mutex, MutexGuard};
 use crate::runtime::time::{Deadline, LONGEST_PARK, Moment, jittered};
-use crate::settings::config::Settings;
+use crate::settings::manager_options::Settings;
 use crate::store::{LockStore, Renewal};
 
 /// Longest wait of the first thread for the answers to its requests.

@@ -25,7 +25,7 @@ use crate::names::lock_name::LockName;
 use crate::runtime::background::{Background, Next};
 use crate::runtime::sync::{AtomicBool, HashMap, Mutex};
 use crate::runtime::time::{Deadline, Moment};
-use crate::settings::config::Settings;
+use crate::settings::manager_options::Settings;
 use crate::store::LockStore;
 use crate::wait::local_queues::{Answer, LocalQueues};
 

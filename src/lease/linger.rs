@@ -29,7 +29,7 @@ use crate::names::owner::OwnerRecord;
 use crate::runtime::background::{Background, JobLane, Next, Ticket};
 use crate::runtime::sync::{AtomicU64, HashMap, Mutex};
 use crate::runtime::time::{Deadline, Moment};
-use crate::settings::config::Settings;
+use crate::settings::manager_options::Settings;
 use crate::store::LockStore;
 use crate::wait::local_queues::LocalQueues;
 

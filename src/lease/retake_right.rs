@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use crate::names::fence::Fence;
 use crate::runtime::time::Moment;
-use crate::settings::config::Settings;
+use crate::settings::manager_options::Settings;
 
 /// The last write of a record that the store has confirmed.
 #[derive(Debug, Clone, Copy)]

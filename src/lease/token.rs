@@ -10,7 +10,7 @@ use crate::names::lock_name::LockName;
 use crate::names::owner::OwnerRecord;
 use crate::runtime::boot::Boot;
 use crate::runtime::time::{Moment, wall_ms};
-use crate::settings::config::checked_ttl;
+use crate::settings::limits::checked_ttl;
 
 /// Prefix of the current format. A later format gets another one.
 const PREFIX: &str = "dlm3.";

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::names::lock_name::NamePolicy;
-use crate::settings::store_option::{MANAGER, StoreOption};
+use crate::settings::store_option::StoreOption;
 
 /// Reads a duration: a whole number and a unit, such as `90s`, `500ms`, `2m`, `1h` or `1d`.
 ///
@@ -27,6 +27,24 @@ pub fn parse_duration(what: &'static str, text: &str) -> Result<Duration> {
     number.checked_mul(unit_ms).map(Duration::from_millis).ok_or_else(refuse)
 }
 
+/// Reads a duration that is written in the library itself.
+pub(crate) const fn duration_of(text: &'static str) -> Duration {
+    let (bytes, mut at, mut number) = (text.as_bytes(), 0, 0);
+    while at < bytes.len() && bytes[at].is_ascii_digit() {
+        number = 10 * number + (bytes[at] - b'0') as u64;
+        at += 1;
+    }
+    assert!(at > 0, "a duration");
+    Duration::from_millis(match bytes.split_at(at).1 {
+        b"ms" => number,
+        b"s" => number * 1000,
+        b"m" => number * 60 * 1000,
+        b"h" => number * 3600 * 1000,
+        b"d" => number * 24 * 3600 * 1000,
+        _ => panic!("a duration"),
+    })
+}
+
 /// Renamed options: the old name and the new one.
 const RENAMED: [(&str, &str); 2] = [("watchers", "background_threads"), ("lanes", "pool")];
 
@@ -34,8 +52,8 @@ const RENAMED: [(&str, &str); 2] = [("watchers", "background_threads"), ("lanes"
 #[derive(Debug, Default)]
 pub(crate) struct Options {
     given: BTreeMap<String, String>,
-    /// The store is opened by a manager, which takes out its own options first.
-    through_manager: bool,
+    /// The options of the manager that opens the store. It takes them out first.
+    of_manager: &'static [StoreOption],
 }
 
 impl Options {
@@ -103,9 +121,10 @@ impl Options {
         }
     }
 
-    /// Marks these as the options of a manager and its store. Messages about unknown options then list both.
-    pub(crate) fn for_manager(&mut self) -> &mut Options {
-        self.through_manager = true;
+    /// Marks these as the options of a store and of a manager, which has these. Messages about unknown options then list
+    /// both.
+    pub(crate) fn for_manager(&mut self, of_manager: &'static [StoreOption]) -> &mut Options {
+        self.of_manager = of_manager;
         self
     }
 
@@ -113,8 +132,8 @@ impl Options {
     ///
     /// # Errors
     /// INVALID_ARGUMENT if there is one.
-    pub(crate) fn refuse_managers(&self) -> Result<()> {
-        match MANAGER.iter().find_map(|option| Some((option.key, self.given.get(option.key)?))) {
+    pub(crate) fn refuse_managers(&self, of_manager: &[StoreOption]) -> Result<()> {
+        match of_manager.iter().find_map(|option| Some((option.key, self.given.get(option.key)?))) {
             None => Ok(()),
             Some((key, value)) => {
                 let allowed = "it is a setting of a manager, not of a store by itself: give it to \
@@ -141,8 +160,7 @@ impl Options {
     }
 
     fn unknown(&self, key: &str, known: &[StoreOption]) -> Error {
-        let managers = MANAGER.iter().filter(|_| self.through_manager);
-        let known: Vec<_> = managers.chain(known).map(|option| option.key).collect();
+        let known: Vec<_> = self.of_manager.iter().chain(known).map(|option| option.key).collect();
         let renamed = RENAMED.iter().find(|(old, new)| *old == key && known.contains(new));
         let allowed = match (renamed, known.as_slice()) {
             (Some((_, new)), _) => format!("it is now {new}"),
@@ -161,7 +179,7 @@ mod tests {
     fn an_error_of_a_check_repeats_the_option_and_the_text_as_they_were_typed() {
         let mut options = Options::default();
         options.insert("connect_timeout".into(), "500d".into()).unwrap();
-        let error = options.take_checked("connect_timeout", crate::settings::config::checked_timeout);
+        let error = options.take_checked("connect_timeout", crate::settings::limits::checked_timeout);
         assert_eq!(error.unwrap_err().to_string(), "connect_timeout \"500d\" is not allowed: 10ms to 10m");
     }
 
@@ -195,12 +213,15 @@ mod tests {
         }
     }
 
+    const OF_MANAGER: [StoreOption; 2] =
+        [StoreOption::new("ttl", "90s", ""), StoreOption::new("background_threads", "2", "")];
+
     #[test]
     fn an_option_is_known_and_given_once() {
         let mut options = Options::default();
         options.insert("tll".into(), "90s".into()).unwrap();
         assert!(options.insert("tll".into(), "90s".into()).is_err());
-        options.for_manager();
+        options.for_manager(&OF_MANAGER);
         let error = options.finish(&crate::settings::store_option::GATEWAY).unwrap_err().to_string();
         assert!(error.contains("\"tll\"") && error.contains("ttl") && error.contains("pool"), "{error}");
     }
@@ -210,7 +231,7 @@ mod tests {
         let refused = |key: &str, known: &[StoreOption]| {
             let mut options = Options::default();
             options.insert(key.into(), "4".into()).unwrap();
-            options.for_manager();
+            options.for_manager(&OF_MANAGER);
             options.finish(known).unwrap_err().to_string()
         };
         let (gateway, aerospike) =

@@ -1,5 +1,5 @@
-//! The options of store URIs, each defined once. The parsers accept no others, and `dlm --help` prints them. Tests
-//! compare the defaults in the code, the C header, README and docs with this table.
+//! The options of the stores and of tables. The parsers accept no others, and `dlm --help` prints them. Tests compare the
+//! defaults in the code, the C header, README and docs with these tables.
 
 /// One option of a store's URI, given as `?key=value` or by [`Builder::option`](crate::Builder::option).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,58 +24,6 @@ impl StoreOption {
 const fn option(key: &'static str, default: &'static str, meaning: &'static str) -> StoreOption {
     StoreOption::new(key, default, meaning)
 }
-
-/// All options of the stores in this crate, by the store that accepts them. The first row has the options of
-/// managers, for all stores. [`schemes`](crate::store::schemes) has the options of stores from other crates.
-pub const STORE_OPTIONS: [(&str, &[StoreOption]); 5] = [
-    ("all", &MANAGER),
-    ("embedded:/path", &EMBEDDED),
-    ("hbase://", &HBASE),
-    ("hbase+thrift://", &GATEWAY),
-    ("aerospike://", &AEROSPIKE),
-];
-
-pub(crate) const MANAGER: [StoreOption; 19] = [
-    option("client", "", "required: the service that uses the locks; part of every name"),
-    option("farm", "", "the data centre; part of the names of level DC; latches need it"),
-    option("ttl", "90s", "how long a lease lasts unless it is renewed"),
-    option("wait", "90s", "how long an acquire waits"),
-    option("retry", "1s", "how long a waiting process pauses between two attempts, plus or minus a tenth"),
-    option("timeout", "10s", "the time limit of one call to the store"),
-    option(
-        "clock_margin",
-        "100000ppm",
-        "how much earlier a lease ends for its holder than in the store, in parts per million of its TTL: a tenth",
-    ),
-    option("lock_delay", "0s", "how long nobody gets the lock after the lease of a dead holder"),
-    option(
-        "linger",
-        "0s",
-        "how long a released lock stays with its process, which takes it again without the store",
-    ),
-    option("history", "0s", "how long the store keeps what happened to each lock; `0s` writes nothing"),
-    option(
-        "dies_with_process",
-        "false",
-        "`true`: others get the lock at once if the process dies (embedded)",
-    ),
-    option("names", "strict", "`compat` allows `#` and control characters in client and farm ids"),
-    option("purpose", "", "a text that others see while the lock is held"),
-    option("strict", "false", "`true` refuses a store that `dlm doctor` reports as unsafe"),
-    option("latch_ttl", "1d", "how long a latch lives after its last change"),
-    option("poll", "5s", "the longest pause between two reads of an awaited latch, plus or minus a tenth"),
-    option("background_threads", "2", "the most threads that poll latches and release locks in doubt"),
-    option(
-        "notices",
-        "local",
-        "`local`, `off`, `udp://ADDRESS[:PORT]`: where waiters receive notices of a release",
-    ),
-    option(
-        "notices_all",
-        "false",
-        "`true`: nobody polls, so waiters need not leave the lock free now and then",
-    ),
-];
 
 pub(crate) const EMBEDDED: [StoreOption; 1] =
     [option("group", "off", "`on` shares the directory with the users of its group")];
@@ -189,13 +137,3 @@ pub(crate) const AEROSPIKE: [StoreOption; 17] = [
     TLS_KEY,
     option("tls_name", "the host's", "the name in the servers' certificates"),
 ];
-
-/// Returns the options of [`Records::open`](crate::aerospike::Records::open): all that concern connections.
-#[cfg(feature = "aerospike")]
-pub(crate) fn aerospike_records() -> Vec<StoreOption> {
-    let timeout = MANAGER.iter().filter(|option| option.key == "timeout");
-    timeout
-        .chain(AEROSPIKE.iter().filter(|option| !["fence", "layout", "slack"].contains(&option.key)))
-        .copied()
-        .collect()
-}

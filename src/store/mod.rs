@@ -53,9 +53,10 @@ pub use crate::names::lock_name::{CLIENT_BYTES_MAX, ID_BYTES_MAX, Level, LockNam
 pub use crate::names::notice_endpoint::{GrantEndpoint, LatchListener, NoticeEndpoint};
 pub use crate::names::owner::{OwnerRecord, OwnerToken};
 pub use crate::names::promise::{Promise, PromiseTopic, Verdict};
+pub use crate::settings::manager_options::STORE_OPTIONS;
+pub use crate::settings::store_option::StoreOption;
 #[cfg(feature = "hbase")]
 pub use crate::settings::store_option::TABLE_OPTIONS;
-pub use crate::settings::store_option::{STORE_OPTIONS, StoreOption};
 pub use counters::{LiveCounters, StoreCounters};
 #[cfg(feature = "embedded")]
 pub use embedded::EmbeddedStore;

@@ -15,8 +15,9 @@ use super::{LockStore, StoreUri};
 use crate::error::{Error, Result};
 use crate::runtime::process::fork_pause::ForkPause;
 use crate::runtime::sync::real::Mutex;
+use crate::settings::manager_options::MANAGER;
 use crate::settings::options::Options;
-use crate::settings::store_option::{MANAGER, StoreOption};
+use crate::settings::store_option::StoreOption;
 
 /// The schemes of all stores of this crate, including those that this build leaves out.
 pub(super) const BUILT_IN: [&str; 5] = ["memory", "embedded", "hbase", "hbase+thrift", "aerospike"];

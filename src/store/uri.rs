@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
+use crate::settings::manager_options::{MANAGER, STORE_OPTIONS};
 use crate::settings::options::Options;
-use crate::settings::store_option::STORE_OPTIONS;
 #[cfg(feature = "aerospike")]
 use crate::store::aerospike::{AerospikeBothStore, AerospikeOwnStore, AerospikeStore};
 #[cfg(feature = "hbase")]
@@ -34,7 +34,7 @@ pub(crate) struct Opener {
 /// [`Builder::open`](crate::Builder::open).
 pub fn open(uri: &str) -> Result<Arc<dyn LockStore>> {
     let uri = Opener::parse(uri)?;
-    uri.options.refuse_managers()?;
+    uri.options.refuse_managers(&MANAGER)?;
     uri.open()
 }
 
@@ -181,7 +181,6 @@ impl Opener {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::store_option::MANAGER;
 
     #[test]
     fn a_bad_uri_is_refused_before_any_io_and_says_what_is_allowed() {

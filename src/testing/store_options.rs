@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::settings::store_option::MANAGER;
+use crate::settings::manager_options::MANAGER;
 use crate::store::MemoryStore;
 use crate::{Error, LockManager};
 

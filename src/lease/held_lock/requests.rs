@@ -11,7 +11,7 @@ use crate::lease::token::StoreId;
 use crate::names::lease_state::LostReason;
 use crate::names::owner::OwnerRecord;
 use crate::runtime::time::Moment;
-use crate::settings::config::Settings;
+use crate::settings::manager_options::Settings;
 use crate::store::Released;
 
 /// A renewal that has begun. Without an end, it had no answer.

@@ -5,7 +5,7 @@ use super::*;
 use crate::error::Error;
 use crate::names::lease_state::LeaseState;
 use crate::names::lock_name::{Level, NamePolicy};
-use crate::settings::config::Settings;
+use crate::settings::manager_options::Settings;
 use crate::store::Released;
 
 const LONG: Duration = Duration::from_secs(60);

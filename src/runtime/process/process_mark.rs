@@ -54,6 +54,7 @@ impl ProcessMark {
     }
 
     /// Returns the number of forks between the first process that drew a mark and this one.
+    #[cfg(feature = "capi")]
     #[inline]
     pub(crate) fn forks() -> u64 {
         current() - 1

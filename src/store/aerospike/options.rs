@@ -5,7 +5,9 @@ use std::time::Duration;
 use super::keys::{checked_set, checked_suffix};
 use crate::error::{Error, Result};
 use crate::runtime::process::descriptors::above_streams;
-use crate::settings::config::{DEFAULTS, checked_timeout};
+use crate::settings::limits::checked_timeout;
+use crate::settings::manager_options::DEFAULTS;
+use crate::settings::manager_options::aerospike_records;
 use crate::settings::options::Options;
 use crate::settings::store_option::{self, StoreOption};
 use crate::store::address::described;
@@ -74,7 +76,7 @@ impl Setup {
     ) -> Result<(Setup, Duration)> {
         checked_set(namespace, set)?;
         let timeout = options.take_checked("timeout", checked_timeout)?.unwrap_or(DEFAULTS.timeout);
-        let known = store_option::aerospike_records();
+        let known = aerospike_records();
         Ok((Setup::of(hosts, namespace, set, true, options, &known)?, timeout))
     }
 

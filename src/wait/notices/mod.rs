@@ -67,7 +67,7 @@ use crate::runtime::random;
 use crate::runtime::sync::Mutex;
 use crate::runtime::sync::{AtomicBool, AtomicU64};
 use crate::runtime::time::{self, Moment};
-use crate::settings::config::NoticesSetting;
+use crate::settings::limits::NoticesSetting;
 
 /// How long the thread looks for timers that others have set, after the last datagram. Then it waits to be woken.
 const ACTIVE: Duration = Duration::from_secs(1);

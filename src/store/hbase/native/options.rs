@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::address::Address;
 use super::channel::Security;
 use crate::error::{Error, Result};
-use crate::settings::config::checked_timeout;
+use crate::settings::limits::checked_timeout;
 use crate::settings::options::Options;
 use crate::settings::store_option::StoreOption;
 use crate::store::address::described;

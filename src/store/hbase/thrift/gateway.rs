@@ -13,7 +13,7 @@ use super::pool::{Pool, PoolShare};
 use super::wire::ThriftClient;
 use crate::error::{Error, Result};
 use crate::runtime::time::{self, Deadline, jittered};
-use crate::settings::config::checked_timeout;
+use crate::settings::limits::checked_timeout;
 use crate::settings::options::Options;
 use crate::settings::store_option::{self, StoreOption};
 use crate::store::address::described;
