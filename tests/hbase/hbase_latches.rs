@@ -692,6 +692,23 @@ fn processes_on_a_network_that_loses_a_fifth_of_all_replies_count_down_exactly()
 }
 
 #[test]
+fn a_late_refusal_by_a_gateway_is_in_doubt_unless_its_pause_is_longer() {
+    let Some(hbase) = server() else { return };
+    let client = fresh("gateway-late-refusal");
+    let proxy = thrift_proxy::before(hbase.thrift);
+    assert!(Latch::open(&table::uri(hbase.thrift), &client).create(0).unwrap());
+    // The reply has more than 20 bytes.
+    let late = || proxy.next("checkAndPut", Fault::Drip(Duration::from_millis(30)));
+    let usual = Latch::open(&table::uri(proxy.address()), &client);
+    late();
+    assert_eq!(usual.create(0).unwrap_err().code(), Code::InDoubt);
+    let patient = Latch::open(&format!("{}?gateway_pause=10m", table::uri(proxy.address())), &client);
+    late();
+    assert!(!patient.create(0).unwrap());
+    assert_eq!(proxy.hits(), 2);
+}
+
+#[test]
 fn through_a_gateway_what_was_lost_is_in_doubt_and_the_count_lies_within_the_doubts() {
     const PROCESSES: usize = 3;
     let Some(hbase) = server() else { return };

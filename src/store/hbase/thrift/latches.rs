@@ -17,7 +17,7 @@ use crate::names::latch_name::LatchName;
 use crate::names::lock_name::Level;
 use crate::runtime::random;
 use crate::runtime::time::{self, Deadline, Moment, jittered};
-use crate::store::hbase::cell_store::{Content, LockTable};
+use crate::store::hbase::cell_store::{CellStore as _, Content, LockTable};
 use crate::store::hbase::latches::{
     came_column, count_column, count_in, due_column, is_no_table, made_column, not_found, row_of,
 };
@@ -165,7 +165,9 @@ impl GatewayLatches {
             client.check_and_put(table.clone(), row.to_vec(), column.clone(), expected, put, attributes)
         })?;
         let took = Moment::now().since(began);
-        if !put && took >= REPEATED_AFTER {
+        // A gateway whose pause is known to be longer has surely not repeated it before.
+        let sure_for = self.gateway.repeats_after().map_or(REPEATED_AFTER, |it| it.max(REPEATED_AFTER));
+        if !put && took >= sure_for {
             let what = format!(
                 "{}: the gateway took {took:?} to refuse a change of latch {name}: it may have made the change and then repeated it",
                 self.gateway.describe()
