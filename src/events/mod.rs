@@ -1,4 +1,5 @@
-//! What sinks receive: metrics, history, tracing; and the store that reports its calls to them.
+//! What happens to locks and leases, as the code of a program receives it: see [`EventSink`]. [`Event`] lists it.
+//! The features `metrics` and `tracing` add a sink each.
 
 pub(crate) mod event;
 pub(crate) mod history_writer;

@@ -20,7 +20,7 @@ pub enum PromiseTopic {
     Outcomes,
     /// The lock of a process that has died is free soon.
     DeadHolder,
-    /// A waiter gets a released lock within milliseconds, in order of arrival.
+    /// A waiter gets a released lock within milliseconds, about in order of arrival.
     Waiting,
     /// Each count-down of a latch counts exactly once.
     Latches,
@@ -74,7 +74,9 @@ impl fmt::Display for PromiseTopic {
                 "a request did not happen, happened, or is in doubt, and the caller is told which"
             }
             PromiseTopic::DeadHolder => "the lock of a process that has died is free soon",
-            PromiseTopic::Waiting => "a waiter gets a released lock within milliseconds, in order of arrival",
+            PromiseTopic::Waiting => {
+                "a waiter gets a released lock within milliseconds, about in order of arrival"
+            }
             PromiseTopic::Latches => "each count-down of a latch counts exactly once",
             PromiseTopic::Breaks => "an operator can break the lock of any holder, and of no other",
         })

@@ -164,7 +164,7 @@ macro_rules! settings {
         pub(crate) const MANAGER: [StoreOption; [$($key),*].len()] = [$(StoreOption::new($key, $default, $meaning)),*];
 
         /// What a manager uses if neither the builder nor the URI says otherwise: the value is [`DEFAULTS`]. The methods of
-        /// [`Builder`](crate::Builder) with these names say what each means.
+        /// [`Builder`](crate::Builder) with these names say what each means. An empty text means that there is no default.
         #[derive(Debug, Clone, Copy)]
         #[non_exhaustive]
         pub struct Defaults {
@@ -191,7 +191,7 @@ macro_rules! settings {
             /// Takes the options of a manager out of `options`.
             ///
             /// # Errors
-            /// INVALID_ARGUMENT, with the text, for a value that is not allowed.
+            /// INVALID_ARGUMENT, with the text, for one that cannot be read, and for a duration that is not allowed.
             pub(crate) fn take(options: &mut Options) -> Result<GivenSettings> {
                 Ok(GivenSettings { $($name: $kind::take(options, $key, $check)?),* })
             }
@@ -250,7 +250,7 @@ pub(crate) trait OptionKind {
     /// What the manager uses.
     type Setting;
 
-    /// Takes the option out of `options`. An error has the text as it was typed.
+    /// Takes the option out of `options`. A duration is checked here, so that the error has the text as it was typed.
     fn take(
         options: &mut Options,
         key: &'static str,
@@ -310,7 +310,7 @@ plain_kind!(
 );
 plain_kind!(
     /// `strict` or `compat`.
-    Policy: NamePolicy, |options, _key, _check| options.take_names()
+    Policy: NamePolicy, |options, key, _check| options.take_policy(key)
 );
 
 impl Time {
@@ -330,7 +330,9 @@ impl PartsPerMillion {
     const fn constant(text: &'static str) -> u32 {
         let (digits, unit) = text.as_bytes().split_at(text.len() - 3);
         assert!(matches!(unit, b"ppm"), "a number of ppm");
-        number_of(digits) as u32
+        let number = number_of(digits);
+        assert!(number <= 1_000_000, "at most the whole");
+        number as u32
     }
 }
 

@@ -112,12 +112,12 @@ impl Options {
         }
     }
 
-    pub(crate) fn take_names(&mut self) -> Result<Option<NamePolicy>> {
-        match self.take("names").as_deref() {
+    pub(crate) fn take_policy(&mut self, key: &'static str) -> Result<Option<NamePolicy>> {
+        match self.take(key).as_deref() {
             None => Ok(None),
             Some("strict") => Ok(Some(NamePolicy::Strict)),
             Some("compat") => Ok(Some(NamePolicy::Compat)),
-            Some(other) => Err(Error::invalid("names", other, "strict or compat")),
+            Some(other) => Err(Error::invalid(key, other, "strict or compat")),
         }
     }
 

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use dlm::store::{
-    Acquired, Attempt, Inspection, LatchStore, LockStore, NewLatch, OwnerRecord, Released, Roster, Step,
-    Stepped, StoreCounters,
+    Acquired, Attempt, Inspection, LatchStore, LockStore, NewLatch, OwnerRecord, Promise, Released, Roster,
+    Step, Stepped, StoreCounters,
 };
 use dlm::{Deadline, Holder, LatchName, Level, LockName, Result};
 
@@ -135,6 +135,10 @@ impl LockStore for LatchMutant {
 
     fn inspect(&self, name: &LockName, by: Deadline) -> Result<Inspection> {
         self.inner.inspect(name, by)
+    }
+
+    fn promises(&self) -> Vec<Promise> {
+        self.inner.promises()
     }
 
     fn counters(&self) -> StoreCounters {
