@@ -1,6 +1,6 @@
 //! What the event sinks of a manager are told, over stores whose answers the test chooses.
 
-use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -492,18 +492,18 @@ const USER: &str = "user";
 
 /// Uses the lease from its own events, in every way that locks something of the library.
 struct Uses {
-    lease: OnceLock<Arc<Lease>>,
-    manager: OnceLock<LockManager>,
+    /// Taken out at the end, because the manager holds this sink.
+    used: Mutex<Option<(Arc<Lease>, LockManager)>>,
     calls: Mutex<Vec<String>>,
 }
 
 impl EventSink for Uses {
     fn on_event(&self, event: &Event<'_>) {
-        let (Some(lease), Some(manager)) = (self.lease.get(), self.manager.get()) else { return };
+        let Some((lease, manager)) = self.used.lock().unwrap().clone() else { return };
         if thread::current().name() == Some(USER) {
             return;
         }
-        let (lease, manager, event) = (Arc::clone(lease), manager.clone(), format!("{event:?}"));
+        let event = format!("{event:?}");
         // On another thread, which would wait for each lock that this one holds.
         let (done, waits) = mpsc::channel();
         let user = thread::Builder::new().name(USER.into()).spawn(move || {
@@ -525,14 +525,13 @@ impl EventSink for Uses {
 #[test]
 fn no_lock_of_the_library_is_held_when_an_event_is_told() {
     let store = Arc::new(Scripted::default());
-    let uses = Arc::new(Uses { lease: OnceLock::new(), manager: OnceLock::new(), calls: Mutex::default() });
+    let uses = Arc::new(Uses { used: Mutex::default(), calls: Mutex::default() });
     // The renewals in the events are for the same time.
     let builder = LockManager::builder().store(store.clone()).client("events").ttl(Duration::from_secs(6));
     let manager = builder.event_sink(uses.clone()).open().unwrap();
     let lock = manager.lock("a", Level::Xdc).unwrap();
     let lease = Arc::new(lock.acquire().unwrap());
-    uses.manager.set(manager).unwrap();
-    uses.lease.set(Arc::clone(&lease)).unwrap();
+    *uses.used.lock().unwrap() = Some((Arc::clone(&lease), manager));
     lease.renew().unwrap();
     store.to_renew(|_| Err(doubt()));
     lease.renew().unwrap_err();
@@ -544,6 +543,7 @@ fn no_lock_of_the_library_is_held_when_an_event_is_told() {
     lease.renew_for(TTL).unwrap();
     assert!(lease.release().unwrap());
     lock.start(&AcquireOptions::new()).unwrap().cancel();
+    drop(uses.used.lock().unwrap().take());
     let calls = std::mem::take(&mut *uses.calls.lock().unwrap());
     assert!(calls.iter().all(|call| !call.contains("lock of the library")), "{calls:?}");
     for event in ["StoreCall", "Renewed", "RenewalFailed", "Released", "InDoubt"] {
