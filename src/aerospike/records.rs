@@ -23,6 +23,7 @@ use crate::runtime::process::process_mark::ProcessMark;
 use crate::runtime::sync::real::TimedMutex;
 use crate::runtime::time::Deadline;
 use crate::settings::limits::checked_ttl;
+use crate::store::aerospike::SetEndpoint;
 use crate::store::aerospike::client::{
     BinOperation, BinValue, Client, FoundRecord, RecordExistsAction, TTL_KEPT, TTL_NEVER, When, Write,
     Written,
@@ -86,8 +87,9 @@ impl Records {
     /// # Errors
     /// [`Code::InvalidArgument`](crate::Code::InvalidArgument) if the URI or an option is not allowed.
     pub fn open(uri: &str) -> Result<Records> {
-        let (hosts, namespace, set, options) = Opener::parse(uri)?.into_aerospike()?;
-        let (setup, timeout) = Setup::read_for_records(&hosts, &namespace, &set, options)?;
+        let mut uri = Opener::parse(uri)?.into_uri();
+        let SetEndpoint { hosts, namespace, set } = SetEndpoint::of(&uri)?;
+        let (setup, timeout) = Setup::read_for_records(&hosts, &namespace, &set, uri.take_options())?;
         let inner =
             Inner { client: Some(Client::new(&setup)), set, timeout, process: ProcessMark::current() };
         Ok(Records { inner: Arc::new(inner), names: Arc::default(), max_value: MAX_VALUE_DEFAULT })

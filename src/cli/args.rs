@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
-use dlm::store::{STORE_OPTIONS, schemes};
+use dlm::store::{MANAGER_OPTIONS, schemes};
 
 pub(crate) use self::common::Reach;
 use self::common::{duration, poll, retry, ttl, wait};
@@ -205,15 +205,16 @@ Example:
 
 fn after_help() -> String {
     let (mut forms, mut options) = (String::new(), String::new());
-    let mut stores: Vec<_> =
-        STORE_OPTIONS.iter().map(|(stores, known)| ((*stores).to_owned(), *known)).collect();
+    let mut stores = vec![("all", &MANAGER_OPTIONS[..])];
     for scheme in schemes() {
-        forms += &format!("  {}\n", scheme.form());
-        stores.push((scheme.name().to_owned(), scheme.options()));
+        if !AFTER_HELP.contains(&format!("\n  {}:", scheme.name())) {
+            forms += &format!("  {}\n", scheme.form());
+        }
+        stores.push((scheme.name(), scheme.options()));
     }
-    for (stores, known) in stores.iter().filter(|(_, known)| !known.is_empty()) {
+    for (stores, known) in stores.into_iter().filter(|(_, known)| !known.is_empty()) {
         let mut line = format!("    {stores}: ");
-        for option in *known {
+        for option in known {
             if line.len() + option.key.len() > 95 {
                 options.push_str(line.trim_end());
                 options.push('\n');

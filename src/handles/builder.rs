@@ -74,7 +74,7 @@ impl Builder {
             (Some(_), None) => Opener::parse("memory:")?,
             (None, uri) => Opener::parse(uri.as_deref().unwrap_or("embedded:"))?,
         };
-        let options = uri.options.for_manager(&MANAGER);
+        let options = uri.options().for_manager(&MANAGER);
         for (key, value) in self.options {
             options.replace(key, value);
         }
@@ -83,7 +83,7 @@ impl Builder {
         let identity = Identity::this_process(&settings.purpose)?;
         let store = match self.store {
             Some(store) => {
-                uri.options.finish(&[])?;
+                std::mem::take(uri.options()).finish(&[])?;
                 store
             }
             None => uri.open()?,

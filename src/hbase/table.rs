@@ -12,8 +12,8 @@ use crate::settings::limits::checked_timeout;
 use crate::settings::manager_options::DEFAULTS;
 use crate::settings::options::parse_duration;
 use crate::store::hbase::marks::IdempotencyMarks;
-use crate::store::hbase::open_rows;
 use crate::store::hbase::steps::{ColumnName, RowStore};
+use crate::store::hbase::{TableEndpoint, open_rows};
 use crate::store::uri::Opener;
 
 const ATTEMPTS: usize = 100;
@@ -87,7 +87,8 @@ impl Table {
     /// # Errors
     /// [`Code::InvalidArgument`](crate::Code::InvalidArgument) if the URI or an option is not allowed.
     pub fn open(uri: &str) -> Result<Table> {
-        let (endpoint, mut options) = Opener::parse(uri)?.rows()?;
+        let mut uri = Opener::parse(uri)?.into_uri();
+        let (endpoint, mut options) = (TableEndpoint::of(&uri)?, uri.take_options());
         let number = |found: Option<usize>, otherwise: usize| found.unwrap_or(otherwise);
         let (most, otherwise) = endpoint.value_bytes();
         let max_value = number(options.take_number("max_value", 1, most)?, otherwise);

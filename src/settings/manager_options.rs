@@ -11,7 +11,7 @@ use crate::settings::limits::{
     parse_notices,
 };
 use crate::settings::options::{Options, duration_of};
-use crate::settings::store_option::{AEROSPIKE, EMBEDDED, GATEWAY, HBASE, StoreOption};
+use crate::settings::store_option::StoreOption;
 
 /// Gives the table to another macro. A row: the documentation of the builder's method, its name and the key in URIs, the
 /// [kind](OptionKind), the default as text, the meaning in a line of Markdown, and the check of a value.
@@ -161,7 +161,8 @@ pub(crate) use type_of;
 
 macro_rules! settings {
     ($($(#[doc = $doc:literal])* $name:ident = $key:literal: $kind:ident, $default:literal, $meaning:literal, $check:path;)*) => {
-        pub(crate) const MANAGER: [StoreOption; [$($key),*].len()] = [$(StoreOption::new($key, $default, $meaning)),*];
+        /// The options of every manager. A store's own options are [`Scheme::options`](crate::store::Scheme::options).
+        pub const MANAGER: [StoreOption; [$($key),*].len()] = [$(StoreOption::new($key, $default, $meaning)),*];
 
         /// What a manager uses if neither the builder nor the URI says otherwise: the value is [`DEFAULTS`]. The methods of
         /// [`Builder`](crate::Builder) with these names say what each means. An empty text means that there is no default.
@@ -211,26 +212,6 @@ macro_rules! settings {
 }
 
 manager_options!(settings);
-
-/// All options of the stores in this crate, by the store that accepts them. The first row has the options of
-/// managers, for all stores. [`schemes`](crate::store::schemes) has the options of stores from other crates.
-pub const STORE_OPTIONS: [(&str, &[StoreOption]); 5] = [
-    ("all", &MANAGER),
-    ("embedded:/path", &EMBEDDED),
-    ("hbase://", &HBASE),
-    ("hbase+thrift://", &GATEWAY),
-    ("aerospike://", &AEROSPIKE),
-];
-
-/// Returns the options of [`Records::open`](crate::aerospike::Records::open): all that concern connections.
-#[cfg(feature = "aerospike")]
-pub(crate) fn aerospike_records() -> Vec<StoreOption> {
-    let timeout = MANAGER.iter().filter(|option| option.key == "timeout");
-    timeout
-        .chain(AEROSPIKE.iter().filter(|option| !["fence", "layout", "slack"].contains(&option.key)))
-        .copied()
-        .collect()
-}
 
 /// The defaults, of a manager without a name.
 #[cfg(test)]

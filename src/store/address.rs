@@ -58,7 +58,6 @@ pub(crate) fn servers(text: &str, form: &AddressForm) -> Result<String> {
 
 /// Returns the text for messages, which is the same for every order of `servers`, and with and without a dot at the end of
 /// a host name.
-#[cfg(any(feature = "aerospike", feature = "hbase"))]
 pub(crate) fn described(servers: &str) -> String {
     let without_dot = |server: &str| match server.rsplit_once(':') {
         Some((host, port)) => format!("{}:{port}", host.strip_suffix('.').unwrap_or(host)),

@@ -2,6 +2,10 @@
 
 use crate::error::{Error, Result};
 use crate::settings::options::Options;
+use crate::settings::store_option::StoreOption;
+
+pub(super) const LAYOUT: StoreOption =
+    StoreOption::new("layout", "java", "`java`, `both`, `own`: how locks are kept");
 
 /// Clients of different layouts refuse each other's tables and records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

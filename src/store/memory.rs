@@ -2,12 +2,15 @@
 //! tests.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::history_store::newest;
 use super::latch_record::LatchRecord;
 use super::latch_record::listener_set::ListenerSet;
 use super::latch_store::check_participant;
+use super::scheme::Scheme;
+use super::store_uri::StoreUri;
 use super::{
     Acquired, Attempt, Grant, GrantRecord, HISTORY_MAX, HistoryOf, HistoryStore, Inspection, LatchNote,
     LatchStore, ListCursor, ListedLock, LockPage, LockQuery, LockStore, NewLatch, Released, Roster, Step,
@@ -29,6 +32,16 @@ use crate::runtime::time::{self, Deadline, Moment};
 const SWEEP_AT_LEAST: usize = 1024;
 /// With so many histories, a new one first drops those that have ended.
 const HISTORIES_MAX: usize = 1024;
+
+/// `memory:`
+pub(super) const SCHEME: Scheme = Scheme::new("memory:", &[], open).of_paths();
+
+fn open(uri: &mut StoreUri) -> Result<Arc<dyn LockStore>> {
+    match uri.path() {
+        "" => Ok(Arc::new(MemoryStore::new())),
+        _ => Err(uri.invalid("memory: without anything after the colon, except options")),
+    }
+}
 
 /// A [`LockStore`] and [`LatchStore`] in the memory of this process. Other processes do not see it. URI: `memory:`.
 #[derive(Debug)]

@@ -7,6 +7,7 @@
 //! The module is public for programs that add a store or wrap one, for example to inject faults into their own
 //! tests. Expect additions in minor versions.
 
+#[cfg(any(feature = "aerospike", feature = "hbase"))]
 mod address;
 #[cfg(feature = "aerospike")]
 pub(crate) mod aerospike;
@@ -17,7 +18,6 @@ mod counters;
 mod deadline_socket;
 #[cfg(feature = "embedded")]
 mod embedded;
-mod endpoint;
 #[cfg(any(feature = "aerospike", feature = "hbase"))]
 mod first_contact;
 #[cfg(feature = "hbase")]
@@ -53,10 +53,8 @@ pub use crate::names::lock_name::{CLIENT_BYTES_MAX, ID_BYTES_MAX, Level, LockNam
 pub use crate::names::notice_endpoint::{GrantEndpoint, LatchListener, NoticeEndpoint};
 pub use crate::names::owner::{OwnerRecord, OwnerToken};
 pub use crate::names::promise::{Promise, PromiseTopic, Verdict};
-pub use crate::settings::manager_options::STORE_OPTIONS;
+pub use crate::settings::manager_options::MANAGER as MANAGER_OPTIONS;
 pub use crate::settings::store_option::StoreOption;
-#[cfg(feature = "hbase")]
-pub use crate::settings::store_option::TABLE_OPTIONS;
 pub use counters::{LiveCounters, StoreCounters};
 #[cfg(feature = "embedded")]
 pub use embedded::EmbeddedStore;
@@ -65,6 +63,8 @@ pub use hbase::HbaseStore;
 #[cfg(all(feature = "hbase", fuzzing))]
 #[doc(hidden)]
 pub use hbase::fuzz_hbase;
+#[cfg(feature = "hbase")]
+pub use hbase::options::TABLE_OPTIONS;
 pub use history_store::{HISTORY_MAX, HistoryOf, HistoryStore};
 pub(crate) use latch_store::check_participant;
 #[cfg(feature = "hbase")]
@@ -78,6 +78,6 @@ pub use lock_store::{
     Acquired, Attempt, Grant, GrantRecord, Inspection, LivenessStore, LockStore, OnRenewed, Released, Renewal,
 };
 pub use memory::MemoryStore;
-pub use scheme::{Scheme, register_scheme, schemes};
+pub use scheme::{Scheme, register_scheme};
 pub use store_uri::StoreUri;
-pub use uri::open;
+pub use uri::{open, schemes};

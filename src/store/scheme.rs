@@ -1,35 +1,42 @@
-//! Stores of other crates: the scheme of their URIs, and the function that opens them.
+//! Kinds of stores: the scheme of their URIs, their options, and the function that opens them.
 //!
 //! ```text
-//! register_store!(...)     in the crate of the store: the linker collects the entries, no code runs
+//! SCHEME                   in the folder of each store of this crate
+//! register_store!(...)     in the crate of another store: the linker collects the entries, no code runs
 //! register_scheme(...)     a call at the start of `main`
 //!         |
 //!         v
-//!     named(scheme)        called for each URI whose scheme does not belong to this crate
+//!     uri::schemes()       all that URIs can name
 //! ```
 
 use std::fmt;
 use std::sync::Arc;
 
-use super::{LockStore, StoreUri};
+use super::LockStore;
+use super::store_uri::{StoreUri, UriShape};
 use crate::error::{Error, Result};
 use crate::runtime::process::fork_pause::ForkPause;
 use crate::runtime::sync::real::Mutex;
 use crate::settings::manager_options::MANAGER;
-use crate::settings::options::Options;
 use crate::settings::store_option::StoreOption;
 
-/// The schemes of all stores of this crate, including those that this build leaves out.
-pub(super) const BUILT_IN: [&str; 5] = ["memory", "embedded", "hbase", "hbase+thrift", "aerospike"];
+/// The schemes of all stores of this crate, including those that this build leaves out, and the features that have them.
+const BUILT_IN: [(&str, &str); 5] = [
+    ("memory", ""),
+    ("embedded", "embedded"),
+    ("hbase", "hbase"),
+    ("hbase+thrift", "gateway"),
+    ("aerospike", "aerospike"),
+];
 
 /// The schemes registered with [`register_scheme`].
 static GIVEN: Mutex<Vec<Scheme>> = Mutex::new(Vec::new());
 
 inventory::collect!(Scheme);
 
-/// A kind of store from another crate: the form of its URIs, its options, and the function that opens it.
+/// A kind of store: the form of its URIs, its options, and the function that opens it.
 ///
-/// After registration, its URIs work like those of this crate's stores: in
+/// After registration, the URIs of a store from another crate work like those of this crate's stores: in
 /// [`Builder::store_uri`](crate::Builder::store_uri), [`store::open`](super::open), `dlm_manager_open` in C and
 /// `dlm --store`. The library refuses unknown options, and `dlm --help` lists the scheme.
 #[derive(Clone, Copy)]
@@ -37,6 +44,7 @@ pub struct Scheme {
     form: &'static str,
     options: &'static [StoreOption],
     open: OpenStore,
+    shape: UriShape,
 }
 
 type OpenStore = fn(&mut StoreUri) -> Result<Arc<dyn LockStore>>;
@@ -52,7 +60,16 @@ impl Scheme {
     ///   every option in `options`. If the URI is wrong, it fails with [`StoreUri::invalid`] or [`Error::invalid`]
     ///   before any I/O.
     pub const fn new(form: &'static str, options: &'static [StoreOption], open: OpenStore) -> Scheme {
-        Scheme { form, options, open }
+        Scheme { form, options, open, shape: UriShape::Servers }
+    }
+
+    /// Returns this scheme for URIs of a path, without servers.
+    pub(crate) const fn of_paths(self) -> Scheme {
+        Scheme { shape: UriShape::Path, ..self }
+    }
+
+    pub(crate) fn shape(&self) -> UriShape {
+        self.shape
     }
 
     /// Returns the scheme, the part of the form before the colon.
@@ -98,7 +115,7 @@ impl Scheme {
         let (name, _) = self.form.split_at(end);
         let mut at = 0;
         while at < BUILT_IN.len() {
-            if equal(name, BUILT_IN[at]) {
+            if equal(name, BUILT_IN[at].0) {
                 return Some(Fault::scheme(name, "the library has a store of this scheme"));
             }
             at += 1;
@@ -133,9 +150,8 @@ impl Scheme {
     }
 
     /// Opens the store of `uri`, which has this scheme.
-    pub(crate) fn open(&self, uri: StoreUri, options: Options) -> Result<Arc<dyn LockStore>> {
-        options.refuse_unknown(self.options)?;
-        let mut uri = uri.with_options(options);
+    pub(crate) fn open(&self, mut uri: StoreUri) -> Result<Arc<dyn LockStore>> {
+        uri.options().refuse_unknown(self.options)?;
         let store = (self.open)(&mut uri)?;
         match uri.left_over() {
             None => Ok(store),
@@ -215,24 +231,17 @@ pub fn register_scheme(scheme: Scheme) -> Result<()> {
     Ok(())
 }
 
-/// Returns the registered schemes, sorted by name. The schemes of this crate's stores are not included.
-pub fn schemes() -> Vec<Scheme> {
+/// Returns the schemes of other crates, sorted by name.
+pub(crate) fn registered() -> Vec<Scheme> {
     let _pause = ForkPause::new();
     let mut all: Vec<_> = GIVEN.lock().iter().copied().chain(linked()).collect();
     all.sort_by_key(Scheme::name);
     all
 }
 
-/// Returns the registered scheme with this name.
-///
-/// # Errors
-/// INVALID_ARGUMENT if two crates registered it, because neither is the right one.
-pub(crate) fn named(name: &str) -> Result<Option<Scheme>> {
-    let mut all = schemes().into_iter().filter(|scheme| scheme.name() == name);
-    match (all.next(), all.next()) {
-        (Some(_), Some(_)) => Err(twice(name)),
-        (found, _) => Ok(found),
-    }
+/// Returns the feature that has the store of this crate with this scheme.
+pub(crate) fn feature_of(scheme: &str) -> Option<&'static str> {
+    BUILT_IN.iter().find(|(name, _)| *name == scheme).map(|(_, feature)| *feature)
 }
 
 /// Returns the schemes registered with [`register_store!`](crate::register_store).
@@ -240,7 +249,7 @@ fn linked() -> impl Iterator<Item = Scheme> {
     inventory::iter::<Scheme>.into_iter().copied()
 }
 
-fn twice(name: &str) -> Error {
+pub(crate) fn twice(name: &str) -> Error {
     Error::invalid("store scheme", name, "it is registered already: two crates must not have the same scheme")
 }
 

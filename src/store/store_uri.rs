@@ -1,4 +1,4 @@
-//! The parsed URI of a store with a registered scheme.
+//! The parsed URI of a store.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::settings::options::Options;
 
-/// The URI of a store, as the open function of a registered [`Scheme`](super::Scheme) receives it.
+/// The URI of a store, as the open function of its [`Scheme`](super::Scheme) receives it.
 ///
 /// `redis://cache1:6379,cache2:6379/locks?pool=4` has the authority `cache1:6379,cache2:6379`, the path `/locks`
 /// and the option `pool`. The options of a manager (`client`, `ttl`, ...) are not included. The library has already
@@ -17,39 +17,83 @@ pub struct StoreUri {
     scheme: &'static str,
     /// Scheme, authority and path, as given.
     shown: String,
+    /// The same for messages, without what may be a password.
+    told: String,
     authority: String,
+    encoded_path: String,
     path: String,
     options: Options,
 }
 
+/// What stands between the scheme and the options of a URI.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum UriShape {
+    /// Servers, if it begins with `//`, then a path.
+    Servers,
+    /// A path only, which may contain an `@`.
+    Path,
+}
+
 impl StoreUri {
-    /// Parses `endpoint`, the part of the URI between the scheme and the options.
+    /// Parses `uri`, whose part between the scheme and the options is `endpoint`.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT for an `@`, because the text before it may be a password, and for a path that is not
-    /// percent-encoded UTF-8.
-    pub(crate) fn new(scheme: &'static str, endpoint: &str) -> Result<StoreUri> {
-        let shown = format!("{scheme}:{endpoint}");
-        if endpoint.contains('@') {
+    /// INVALID_ARGUMENT for an `@` beside servers, because the text before it may be a password, for a path that is not
+    /// percent-encoded UTF-8, and for an option that is malformed or given twice.
+    pub(crate) fn new(
+        scheme: &'static str,
+        shape: UriShape,
+        endpoint: &str,
+        options: Options,
+        uri: &str,
+    ) -> Result<StoreUri> {
+        let (shown, told) = (format!("{scheme}:{endpoint}"), without_secrets(uri));
+        if shape == UriShape::Servers && endpoint.contains('@') {
             let allowed =
                 "a URI without user and password (give them as options); write %40 for an @ in the path";
-            return Err(Error::invalid("store", without_secrets(&shown), allowed));
+            return Err(Error::invalid("store", told, allowed));
         }
         let (authority, path) = match endpoint.strip_prefix("//") {
-            Some(rest) => rest.split_at(rest.find('/').unwrap_or(rest.len())),
-            None => ("", endpoint),
+            Some(rest) if shape == UriShape::Servers => rest.split_at(rest.find('/').unwrap_or(rest.len())),
+            _ => ("", endpoint),
         };
         Ok(StoreUri {
             scheme,
             shown,
+            told,
             authority: authority.to_owned(),
+            encoded_path: path.to_owned(),
             path: decode("store path", path)?,
-            options: Options::default(),
+            options,
         })
     }
 
-    pub(crate) fn with_options(self, options: Options) -> StoreUri {
-        StoreUri { options, ..self }
+    /// Returns the options, which the builder of a manager may add to.
+    pub(crate) fn options(&mut self) -> &mut Options {
+        &mut self.options
+    }
+
+    /// Takes all options out.
+    pub(crate) fn take_options(&mut self) -> Options {
+        std::mem::take(&mut self.options)
+    }
+
+    /// Returns the path without its first slash and those at its end. It is not percent-decoded.
+    #[cfg(any(feature = "aerospike", feature = "hbase"))]
+    pub(crate) fn names(&self) -> &str {
+        self.encoded_path.trim_start_matches('/').trim_end_matches('/')
+    }
+
+    /// Creates the error about a part that the URI lacks. `form` shows a whole URI.
+    #[cfg(any(feature = "aerospike", feature = "hbase"))]
+    pub(crate) fn lacks(&self, part: &str, form: &str) -> Error {
+        self.invalid(&format!("{part} is missing, as in {form}"))
+    }
+
+    /// Returns whether the URI has `//` after its scheme.
+    #[cfg(any(feature = "aerospike", feature = "hbase"))]
+    pub(crate) fn has_servers(&self) -> bool {
+        self.shown[self.scheme.len() + 1..].starts_with("//")
     }
 
     /// Returns the scheme, the part before the first colon.
@@ -99,7 +143,7 @@ impl StoreUri {
     /// Creates an error with [`Code::InvalidArgument`](crate::Code::InvalidArgument) that shows this URI without
     /// its options, and `allowed` as what is allowed.
     pub fn invalid(&self, allowed: &str) -> Error {
-        Error::invalid("store", &self.shown, allowed)
+        Error::invalid("store", &self.told, allowed)
     }
 
     /// Returns the key of an option that was given but not taken.

@@ -11,6 +11,14 @@ use rustls::{ClientConfig, RootCertStore};
 use crate::error::{Error, Result};
 use crate::runtime::process::descriptors::StreamsTaken;
 use crate::settings::options::Options;
+use crate::settings::store_option::StoreOption;
+
+pub(in crate::store) const TLS: StoreOption = StoreOption::new("tls", "off", "`on`, `off`");
+pub(in crate::store) const TLS_CA: StoreOption =
+    StoreOption::new("tls_ca", "", "PEM file: the authority that signed the servers' certificates");
+pub(in crate::store) const TLS_CERT: StoreOption =
+    StoreOption::new("tls_cert", "", "PEM file: our certificate");
+pub(in crate::store) const TLS_KEY: StoreOption = StoreOption::new("tls_key", "", "PEM file: its key");
 
 /// The TLS settings of connections. `None`: no TLS.
 pub(in crate::store) type Security = Option<Arc<ClientConfig>>;

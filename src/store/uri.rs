@@ -1,29 +1,39 @@
-//! Store URIs: the one string that opens a store from every language and from the shell.
+//! Store URIs: the one string that opens a store from every language and from the shell. Every spelling of one endpoint is
+//! read as the same endpoint: see [`address`](super::address) for servers, and each store's scheme for the rest.
 
 use std::sync::Arc;
 
+use super::scheme::{self, Scheme};
+use super::store_uri::{StoreUri, decode, decoded, without_secrets};
+use super::{LockStore, memory};
 use crate::error::{Error, Result};
-use crate::settings::manager_options::{MANAGER, STORE_OPTIONS};
+use crate::settings::manager_options::MANAGER;
 use crate::settings::options::Options;
 #[cfg(feature = "aerospike")]
-use crate::store::aerospike::{AerospikeBothStore, AerospikeOwnStore, AerospikeStore};
+use crate::store::aerospike;
+#[cfg(feature = "embedded")]
+use crate::store::embedded;
 #[cfg(feature = "hbase")]
-use crate::store::both::BothStore;
-use crate::store::endpoint::Endpoint;
-#[cfg(feature = "hbase")]
-use crate::store::hbase::{HbaseBridge, HbaseOwnStore, HbaseStore};
-#[cfg(any(feature = "aerospike", feature = "hbase"))]
-use crate::store::layout::Layout;
-#[cfg(any(feature = "aerospike", feature = "hbase"))]
-use crate::store::remote::RemoteStore;
-use crate::store::store_uri::{decode, decoded};
-use crate::store::{LockStore, MemoryStore};
+use crate::store::hbase;
 
-/// A parsed URI. Nothing is open yet.
+/// The stores of this crate, in the order of messages and help.
+const OWN: &[Scheme] = &[
+    memory::SCHEME,
+    #[cfg(feature = "embedded")]
+    embedded::SCHEME,
+    #[cfg(feature = "hbase")]
+    hbase::SCHEME,
+    #[cfg(feature = "gateway")]
+    hbase::GATEWAY_SCHEME,
+    #[cfg(feature = "aerospike")]
+    aerospike::SCHEME,
+];
+
+/// A parsed URI and its scheme. Nothing is open yet.
 #[derive(Debug)]
 pub(crate) struct Opener {
-    endpoint: Endpoint,
-    pub(crate) options: Options,
+    scheme: Scheme,
+    uri: StoreUri,
 }
 
 /// Opens the store at `uri`, such as `embedded:/path`, for a program that wraps the store or uses it without a
@@ -33,154 +43,110 @@ pub(crate) struct Opener {
 /// [`Code::InvalidArgument`](crate::Code::InvalidArgument) before any I/O, then the errors of the store, as for
 /// [`Builder::open`](crate::Builder::open).
 pub fn open(uri: &str) -> Result<Arc<dyn LockStore>> {
-    let uri = Opener::parse(uri)?;
-    uri.options.refuse_managers(&MANAGER)?;
+    let mut uri = Opener::parse(uri)?;
+    uri.options().refuse_managers(&MANAGER)?;
     uri.open()
 }
 
+/// Returns the schemes of all stores that this build can open: the stores of this crate, then those of other crates, sorted
+/// by name.
+pub fn schemes() -> Vec<Scheme> {
+    OWN.iter().copied().chain(scheme::registered()).collect()
+}
+
 impl Opener {
-    /// Parses a store URI.
+    /// Parses a store URI: its scheme, and its options into keys and values. The store itself reads the rest.
     ///
     /// # Errors
     /// INVALID_ARGUMENT, before any I/O.
     pub(crate) fn parse(uri: &str) -> Result<Opener> {
-        let (before, query) = match uri.split_once('?') {
-            Some((before, query)) => (before, Some(query)),
-            None => (uri, None),
-        };
-        let endpoint = Endpoint::parse(before, uri)?;
+        let (before, query) = uri.split_once('?').unwrap_or((uri, ""));
+        let (scheme, endpoint) = scheme_of(before, uri)?;
         let mut options = Options::default();
-        for pair in query.into_iter().flat_map(|query| query.split('&')).filter(|pair| !pair.is_empty()) {
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').ok_or_else(|| {
                 // It may be part of a password with a question mark or an ampersand.
-                let is_key = STORE_OPTIONS.iter().any(|(_, known)| known.iter().any(|it| it.key == pair));
+                let is_key = MANAGER.iter().chain(scheme.options()).any(|known| known.key == pair);
                 Error::invalid("store option", if is_key { pair } else { "***" }, "key=value")
             })?;
             let key = decode("store option", key)?;
             let value = decoded("store option", value, &key)?;
             options.insert(key, value)?;
         }
-        Ok(Opener { endpoint, options })
+        let uri = StoreUri::new(scheme.name(), scheme.shape(), endpoint, options, uri)?;
+        Ok(Opener { scheme, uri })
     }
 
-    /// Returns the endpoint of an application's table in HBase, and the options.
-    #[cfg(feature = "hbase")]
-    pub(crate) fn rows(self) -> Result<(crate::store::hbase::TableEndpoint, Options)> {
-        match self.endpoint {
-            Endpoint::Hbase { masters, table } => {
-                Ok((crate::store::hbase::TableEndpoint::Native { masters, table }, self.options))
-            }
-            #[cfg(feature = "gateway")]
-            Endpoint::HbaseThrift { address, table } => {
-                Ok((crate::store::hbase::TableEndpoint::Gateway { address, table }, self.options))
-            }
-            _ => {
-                let allowed = "hbase://master:16000,master2:16000/table or hbase+thrift://host:9090/table";
-                Err(Error::invalid("table", "of another store", allowed))
-            }
-        }
+    pub(crate) fn options(&mut self) -> &mut Options {
+        self.uri.options()
     }
 
-    /// Returns hosts, namespace, set and options of an `aerospike://` URI.
-    ///
-    /// # Errors
-    /// INVALID_ARGUMENT for the URI of another store.
-    #[cfg(feature = "aerospike")]
-    pub(crate) fn into_aerospike(self) -> Result<(String, String, String, Options)> {
-        match self.endpoint {
-            Endpoint::Aerospike { hosts, namespace, suffix } => Ok((hosts, namespace, suffix, self.options)),
-            _ => Err(Error::invalid("store", "of another kind", "aerospike://host:3000,host2/namespace/set")),
-        }
+    /// Returns the URI, for what is no store: an application's table or records.
+    #[cfg(any(feature = "aerospike", feature = "hbase"))]
+    pub(crate) fn into_uri(self) -> StoreUri {
+        self.uri
     }
 
     /// Opens the store with its options. Refuses options that the store does not have.
     pub(crate) fn open(self) -> Result<Arc<dyn LockStore>> {
-        match self.endpoint {
-            Endpoint::Registered(scheme, uri) => scheme.open(uri, self.options),
-            Endpoint::Memory => {
-                self.options.finish(&[])?;
-                Ok(Arc::new(MemoryStore::new()))
-            }
-            #[cfg(feature = "embedded")]
-            Endpoint::Embedded(path) => {
-                use crate::store::EmbeddedStore;
-                let mut options = self.options;
-                let group = match options.take("group").as_deref() {
-                    None | Some("off") => false,
-                    Some("on") => true,
-                    Some(other) => return Err(Error::invalid("group", other, "on or off")),
-                };
-                options.finish(&crate::settings::store_option::EMBEDDED)?;
-                Ok(Arc::new(match path {
-                    Some(path) if group => EmbeddedStore::open_group(&path)?,
-                    Some(path) => EmbeddedStore::open(&path)?,
-                    None if group => {
-                        let allowed = "the default store belongs to one user: name a directory, as in \
-                                       embedded:/path?group=on";
-                        return Err(Error::invalid("group", "on", allowed));
-                    }
-                    None => EmbeddedStore::open(&EmbeddedStore::default_path()?)?,
-                }))
-            }
-            #[cfg(not(feature = "embedded"))]
-            Endpoint::Embedded(_) => {
-                Err(Error::invalid("store scheme", "embedded", "this build lacks the feature `embedded`"))
-            }
-            #[cfg(feature = "gateway")]
-            Endpoint::HbaseThrift { address, table } => {
-                let mut options = self.options;
-                let layout = Layout::take(&mut options)?;
-                if layout != Layout::Java {
-                    let allowed = "java: only hbase:// has the conditions that the layout own needs";
-                    return Err(Error::invalid("layout", layout.name(), allowed));
+        self.scheme.open(self.uri)
+    }
+}
+
+/// Returns the scheme of `uri`, whose part before the options is `before`, and the endpoint.
+fn scheme_of<'a>(before: &'a str, uri: &str) -> Result<(Scheme, &'a str)> {
+    let all = schemes();
+    let refuse = |allowed: String| Err(Error::invalid("store", without_secrets(uri), allowed));
+    let forms: Vec<_> = all.iter().map(Scheme::form).collect();
+    let (name, endpoint) = match before.split_once(':') {
+        Some((name, endpoint)) => (name, Some(endpoint)),
+        None => (before, None),
+    };
+    // The case of a scheme has no meaning (RFC 3986, section 3.1).
+    let name = name.to_ascii_lowercase();
+    let mut found = all.iter().filter(|scheme| scheme.name() == name);
+    match (found.next(), endpoint) {
+        (Some(_), _) if found.next().is_some() => Err(scheme::twice(&name)),
+        (Some(scheme), Some(endpoint)) => Ok((*scheme, endpoint)),
+        (Some(scheme), None) => refuse(format!("a colon after the scheme, as in {}", scheme.form())),
+        (None, Some(_)) if is_scheme(&name) => {
+            let allowed = match scheme::feature_of(&name) {
+                Some(feature) => format!("this build lacks the feature `{feature}`"),
+                None => {
+                    let names: Vec<_> = all.iter().map(Scheme::name).collect();
+                    format!("one of {}, as in {}", or(&names), or(&forms))
                 }
-                Ok(Arc::new(RemoteStore::new(HbaseStore::thrift(&address, &table, options)?)))
-            }
-            #[cfg(feature = "hbase")]
-            Endpoint::Hbase { masters, table } => {
-                let mut options = self.options;
-                Ok(match Layout::take(&mut options)? {
-                    Layout::Java => {
-                        Arc::new(RemoteStore::new(HbaseStore::native(&masters, &table, options)?))
-                    }
-                    Layout::Own => {
-                        Arc::new(RemoteStore::new(HbaseOwnStore::open(&masters, &table, options)?))
-                    }
-                    Layout::Both => Arc::new(BothStore::new(HbaseBridge::open(&masters, &table, options)?)),
-                })
-            }
-            #[cfg(feature = "aerospike")]
-            Endpoint::Aerospike { hosts, namespace, suffix } => {
-                let mut options = self.options;
-                Ok(match Layout::take(&mut options)? {
-                    Layout::Java => Arc::new(RemoteStore::new(AerospikeStore::open(
-                        &hosts, &namespace, &suffix, options,
-                    )?)),
-                    Layout::Both => Arc::new(AerospikeBothStore::open(&hosts, &namespace, &suffix, options)?),
-                    Layout::Own => Arc::new(RemoteStore::new(AerospikeOwnStore::open(
-                        &hosts, &namespace, &suffix, options,
-                    )?)),
-                })
-            }
-            #[cfg(not(feature = "aerospike"))]
-            Endpoint::Aerospike { .. } => {
-                Err(Error::invalid("store scheme", "aerospike", "this build lacks the feature `aerospike`"))
-            }
-            #[cfg(not(feature = "gateway"))]
-            Endpoint::HbaseThrift { .. } => {
-                Err(Error::invalid("store scheme", "hbase+thrift", "this build lacks the feature `gateway`"))
-            }
-            #[cfg(not(feature = "hbase"))]
-            Endpoint::Hbase { .. } => {
-                Err(Error::invalid("store scheme", "hbase", "this build lacks the feature `hbase`"))
-            }
+            };
+            Err(Error::invalid("store scheme", name, allowed))
         }
+        (None, _) => refuse(or(&forms)),
+    }
+}
+
+fn is_scheme(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_lowercase())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
+}
+
+fn or(all: &[&str]) -> String {
+    match all {
+        [] => String::new(),
+        [one] => (*one).to_owned(),
+        [first @ .., last] => format!("{} or {last}", first.join(", ")),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Returns the error of opening a store.
+    fn refused(uri: &str) -> Error {
+        match open(uri) {
+            Ok(store) => panic!("{uri} is {}", store.describe()),
+            Err(error) => error,
+        }
+    }
 
     #[test]
     fn a_bad_uri_is_refused_before_any_io_and_says_what_is_allowed() {
@@ -211,7 +177,7 @@ mod tests {
             "memory:?purpose=%ff",
         ];
         for uri in bad {
-            let error = Opener::parse(uri).unwrap_err();
+            let error = refused(uri);
             assert_eq!(error.code(), crate::Code::InvalidArgument, "{uri}: {error}");
         }
     }
@@ -219,11 +185,11 @@ mod tests {
     #[test]
     fn a_password_in_a_uri_is_not_repeated() {
         for uri in ["hbase+thrift://me:hunter2@host:9090/t", "redis://me:hunter2@host", "me:hunter2@host"] {
-            let error = Opener::parse(uri).unwrap_err().chain();
+            let error = refused(uri).chain();
             assert!(!error.contains("hunter2"), "{error}");
         }
         for options in ["password=hunter2", "password=a@hunter2"] {
-            let error = Opener::parse(&format!("aerospike://host?{options}")).unwrap_err().chain();
+            let error = refused(&format!("aerospike://host?{options}")).chain();
             assert!(error.contains("aerospike:") && !error.contains("hunter2"), "{error}");
         }
     }
@@ -233,7 +199,7 @@ mod tests {
         for (uri, told) in [
             ("embedded", "a colon after the scheme, as in embedded: or embedded:/path"),
             ("Hbase", "a colon after the scheme, as in hbase://"),
-            ("/var/lib/locks", "memory:, embedded:, embedded:/path, "),
+            ("/var/lib/locks", "memory:, embedded: or embedded:/path, "),
             ("memory://", "without anything after the colon"),
             ("embedded:rel/dir", "an absolute path, such as embedded:/"),
             ("embedded:~/locks", "a shell replaces no ~"),
@@ -249,13 +215,17 @@ mod tests {
             ("aerospike://h/test", "the set is missing, as in aerospike://"),
             ("aerospike://h/test/", "the set is missing"),
         ] {
-            let said = Opener::parse(uri).unwrap_err().to_string();
+            let said = refused(uri).to_string();
             assert!(said.contains(told), "{uri}: {said}");
         }
     }
 
+    #[cfg(all(feature = "aerospike", feature = "embedded", feature = "gateway"))]
     #[test]
     fn every_spelling_of_a_place_is_one_endpoint() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().to_str().unwrap();
+        let spelt = path.replace('/', "%2F");
         for (spellings, one) in [
             (
                 &[
@@ -269,16 +239,16 @@ mod tests {
                 "hbase+thrift://[::1]:9090/locks",
             ),
             (&["AEROSPIKE://H,[0:0::1]:3000/test/se%74/"], "aerospike://h:3000,[::1]/test/set"),
-            (&["EMBEDDED:%2Fvar%2Flib/%6cocks"], "embedded:/var/lib/locks"),
+            (&[&format!("EMBEDDED:{spelt}"), &format!("embedded://{path}")], &format!("embedded:{path}")),
             (&["Memory:", "MEMORY:?"], "memory:"),
         ] {
-            let endpoint = |uri: &str| format!("{:?}", Opener::parse(uri).unwrap().endpoint);
+            let place = |uri: &str| open(uri).unwrap().describe();
             for spelling in spellings {
-                assert_eq!(endpoint(spelling), endpoint(one), "{spelling}");
+                assert_eq!(place(spelling), place(one), "{spelling}");
             }
         }
         // Namespaces and tables have a case.
-        let table = |uri: &str| format!("{:?}", Opener::parse(uri).unwrap().endpoint);
+        let table = |uri: &str| open(uri).unwrap().describe();
         for other in ["hbase://m:1/Locks", "hbase://m:1/Default:locks", "hbase://m:1/ns:locks"] {
             assert_ne!(table(other), table("hbase://m:1/locks"));
         }
@@ -301,19 +271,40 @@ mod tests {
     }
 
     #[test]
-    fn good_uris_are_taken_apart() {
-        let uri = Opener::parse("hbase+thrift://[::1]:9090/ns:locks?client=a%20b&farm=x+y&").unwrap();
-        assert!(
-            matches!(&uri.endpoint, Endpoint::HbaseThrift { address, table } if address == "[::1]:9090" && table == "ns:locks")
-        );
-        let mut options = uri.options;
-        assert_eq!(options.take("client").as_deref(), Some("a b"));
-        assert_eq!(options.take("farm").as_deref(), Some("x+y"));
-        assert!(options.finish(&[]).is_ok());
-        let uri = Opener::parse("embedded:/var/lib/a%3Fb").unwrap();
-        assert!(
-            matches!(&uri.endpoint, Endpoint::Embedded(Some(path)) if path.as_os_str() == "/var/lib/a?b")
-        );
+    fn options_are_taken_apart() {
+        let mut uri = Opener::parse("memory:?client=a%20b&farm=x+y&").unwrap();
+        assert_eq!(uri.options().take("client").as_deref(), Some("a b"));
+        assert_eq!(uri.options().take("farm").as_deref(), Some("x+y"));
+        assert!(uri.open().is_ok());
+    }
+
+    #[cfg(feature = "embedded")]
+    #[test]
+    fn a_directory_may_have_any_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a?b@c");
+        std::fs::create_dir(&path).unwrap();
+        open(&format!("embedded:{}/a%3Fb@c", directory.path().display())).unwrap();
+        assert!(path.read_dir().unwrap().next().is_some());
+    }
+
+    /// A crate must not take over a scheme of this one, also in a build without its store.
+    #[test]
+    fn every_store_of_this_crate_is_known_by_its_name() {
+        for scheme in OWN {
+            assert!(scheme::feature_of(scheme.name()).is_some(), "{}", scheme.name());
+        }
+    }
+
+    #[test]
+    fn a_slash_in_a_name_does_not_part_it() {
+        for uri in ["aerospike://h/na%2Fme/set", "hbase://h:1/ta%2Fble"] {
+            let said = refused(uri).to_string();
+            assert!(
+                said.contains("na/me") || said.contains("ta/ble") || said.contains("lacks the feature"),
+                "{said}"
+            );
+        }
     }
 
     /// Such settings would have no effect. The directory and the file do not exist: options are checked before

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use dlm::store::STORE_OPTIONS;
+use dlm::store::{MANAGER_OPTIONS, schemes};
 use dlm::{Code, LockManager};
 use dlm_fixtures::console::Console;
 
@@ -45,7 +45,10 @@ fn the_settings_of_the_page_have_these_defaults_and_limits() {
         if stores == "`aerospike://`" && !cfg!(feature = "aerospike") {
             continue;
         }
-        let (_, known) = STORE_OPTIONS.iter().find(|(of, _)| *of == stores.trim_matches('`')).unwrap();
+        let known = match stores.trim_matches('`') {
+            "all" => &MANAGER_OPTIONS[..],
+            store => schemes().iter().find(|scheme| scheme.form().starts_with(store)).unwrap().options(),
+        };
         let in_code = known.iter().find(|known| known.key == option).unwrap_or_else(|| panic!("{option}"));
         assert_eq!(in_code.default, default, "the default of {option}");
 
@@ -73,10 +76,11 @@ fn the_settings_of_the_page_have_these_defaults_and_limits() {
     }
     // Options whose values are numbers, and no others, are in the table.
     let numeric = |default: &str| default.starts_with(|it: char| it.is_ascii_digit());
-    for (_, option) in STORE_OPTIONS
+    let of_stores: Vec<_> = schemes().iter().flat_map(|scheme| scheme.options()).collect();
+    for option in MANAGER_OPTIONS
         .iter()
-        .flat_map(|(stores, options)| options.iter().map(move |option| (stores, option)))
-        .filter(|(_, option)| numeric(option.default) && option.key != "slack")
+        .chain(of_stores)
+        .filter(|option| numeric(option.default) && option.key != "slack")
     {
         assert!(rows.iter().any(|row| code_in(&row[0])[0] == option.key), "{} is not explained", option.key);
     }

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use dlm::hbase::{Cells, Changes, Column, Creation, Row, Select, Table, Update};
-use dlm::store::{STORE_OPTIONS, TABLE_OPTIONS};
+use dlm::store::{TABLE_OPTIONS, schemes};
 use dlm::{Code, Fence, Level, Lock, LockManager, Moment};
 #[cfg(feature = "gateway")]
 use dlm_testkit::eventually;
@@ -378,7 +378,7 @@ fn what_is_not_allowed_is_refused_with_the_value_and_what_is() {
     let anchored = Table::open("hbase://127.0.0.1:1/t?anchor=d:id").unwrap().row("r");
     assert_eq!(code(anchored.create(&cells(&[("d:x", "1")]))), Code::InvalidArgument);
     // Options that exist for locks and for tables mean the same for both.
-    let (_, hbase) = STORE_OPTIONS.iter().find(|(of, _)| *of == "hbase://").unwrap();
+    let hbase = schemes().iter().find(|scheme| scheme.name() == "hbase").unwrap().options();
     for option in TABLE_OPTIONS.iter().flat_map(|(_, known)| *known) {
         assert!(hbase.iter().all(|other| other.key != option.key || other == option), "{}", option.key);
     }

@@ -30,6 +30,7 @@ mod pool;
 mod promises;
 mod ready;
 mod replaces;
+mod scheme;
 mod standing;
 
 /// Passes `bytes` to the parser of replies. Only for `tests/fuzz`.
@@ -42,3 +43,5 @@ pub fn fuzz_aerospike(bytes: &[u8]) {
 pub(crate) use self::both::AerospikeBothStore;
 pub use self::locks::AerospikeStore;
 pub(crate) use self::own::AerospikeOwnStore;
+pub(in crate::store) use self::scheme::SCHEME;
+pub(crate) use self::scheme::SetEndpoint;

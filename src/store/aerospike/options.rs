@@ -6,11 +6,41 @@ use super::keys::{checked_set, checked_suffix};
 use crate::error::{Error, Result};
 use crate::runtime::process::descriptors::above_streams;
 use crate::settings::limits::checked_timeout;
-use crate::settings::manager_options::{DEFAULTS, aerospike_records};
+use crate::settings::manager_options::{DEFAULTS, MANAGER};
 use crate::settings::options::Options;
-use crate::settings::store_option::{self, StoreOption};
+use crate::settings::store_option::StoreOption;
 use crate::store::address::described;
-use crate::store::tls::{self, Security};
+use crate::store::layout::LAYOUT;
+use crate::store::tls::{self, Security, TLS, TLS_CA, TLS_CERT, TLS_KEY};
+
+const fn option(key: &'static str, default: &'static str, meaning: &'static str) -> StoreOption {
+    StoreOption::new(key, default, meaning)
+}
+
+pub(super) const AEROSPIKE: [StoreOption; 17] = [
+    LAYOUT,
+    option(
+        "slack",
+        "20ms on one node, else 1s",
+        "only with `layout=own` and `both`: how much longer than its TTL a lease lasts for others, for differences between the \
+         nodes' clocks; 0ms to 1m",
+    ),
+    option("fence", "record", "`record`, `off`: where fences are counted"),
+    option("strong_consistency", "any", "`require` refuses a namespace without it"),
+    option("pool", "16", "the most connections to a node, 1 to 256"),
+    option("connect_timeout", "1s", "10ms to 10m"),
+    option("services_alternate", "off", "`on` uses the nodes' alternate addresses"),
+    option("auth", "internal with a user", "`internal`, `external`, `pki`"),
+    option("user", "", "the user that logs in"),
+    option("password", "", "the user's password"),
+    option("password_file", "", "a file with the password in its first line"),
+    option("plain_credentials", "refuse", "`allow` sends the password over plain TCP"),
+    TLS,
+    TLS_CA,
+    TLS_CERT,
+    TLS_KEY,
+    option("tls_name", "the host's", "the name in the servers' certificates"),
+];
 
 const PORT_DEFAULT: u16 = 3000;
 const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(1);
@@ -60,7 +90,7 @@ impl Setup {
     pub(crate) fn read(hosts: &str, namespace: &str, suffix: &str, mut options: Options) -> Result<Setup> {
         checked_suffix(namespace, suffix)?;
         let fenced = one_of(&mut options, "fence", &[("record", true), ("off", false)])?;
-        Setup::of(hosts, namespace, suffix, fenced, options, &store_option::AEROSPIKE)
+        Setup::of(hosts, namespace, suffix, fenced, options, &AEROSPIKE)
     }
 
     /// Reads the options for an application's records in `set`. Also returns the time-out of one call.
@@ -75,7 +105,7 @@ impl Setup {
     ) -> Result<(Setup, Duration)> {
         checked_set(namespace, set)?;
         let timeout = options.take_checked("timeout", checked_timeout)?.unwrap_or(DEFAULTS.timeout);
-        let known = aerospike_records();
+        let known = of_records();
         Ok((Setup::of(hosts, namespace, set, true, options, &known)?, timeout))
     }
 
@@ -117,6 +147,13 @@ impl Setup {
             tls_name,
         })
     }
+}
+
+/// Returns the options of an application's records: all that concern connections.
+fn of_records() -> Vec<StoreOption> {
+    let timeout = MANAGER.iter().filter(|option| option.key == "timeout");
+    let connections = AEROSPIKE.iter().filter(|option| !["fence", "layout", "slack"].contains(&option.key));
+    timeout.chain(connections).copied().collect()
 }
 
 /// Takes an option whose value is one of `words`. The first is the default.

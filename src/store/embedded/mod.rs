@@ -16,7 +16,9 @@ mod liveness;
 mod lmdb;
 mod record;
 mod room;
+mod scheme;
 mod sweep;
 mod unit;
 
 pub use embedded_store::EmbeddedStore;
+pub(in crate::store) use scheme::SCHEME;

@@ -27,9 +27,11 @@ mod list;
 mod locks;
 pub(crate) mod marks;
 mod native;
+pub(crate) mod options;
 mod own;
 mod promises;
 mod rules;
+mod scheme;
 pub(crate) mod steps;
 mod table_endpoint;
 #[cfg(test)]
@@ -40,6 +42,9 @@ mod thrift;
 pub(crate) use self::both::HbaseBridge;
 pub use self::locks::HbaseStore;
 pub(crate) use self::own::HbaseOwnStore;
+#[cfg(feature = "gateway")]
+pub(in crate::store) use self::scheme::GATEWAY_SCHEME;
+pub(in crate::store) use self::scheme::SCHEME;
 pub(crate) use self::table_endpoint::{TableEndpoint, open_rows};
 
 /// Passes `bytes` to every parser of server replies. Only for `tests/fuzz`.

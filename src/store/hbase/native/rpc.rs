@@ -16,9 +16,9 @@ use super::servers::{CLIENT_SERVICE, ServerAccess, share};
 use crate::error::{Error, Result};
 use crate::runtime::time::{self, Deadline, Moment, jittered};
 use crate::settings::options::Options;
-use crate::settings::store_option;
 use crate::store::first_contact::NoAnswer;
 use crate::store::hbase::cell_store::{Content, NO_TABLE};
+use crate::store::hbase::options::{HBASE, TABLE};
 use crate::store::request_kind::RequestKind;
 
 /// Pauses between retries while a region moves, a server starts or a queue is full.
@@ -77,7 +77,7 @@ impl Native {
         options: Options,
     ) -> Result<Native> {
         let NativeSetup { masters, uri, user, security, connect_timeout } =
-            NativeSetup::read(masters, table, options, &store_option::HBASE)?;
+            NativeSetup::read(masters, table, options, &HBASE)?;
         let access = ServerAccess { user, security, connect_timeout, reply_max: FRAME_BYTES_MAX };
         let locator = Arc::new(Locator::new(masters, table, access));
         Ok(Native { uri, table: table.to_owned(), content, locator })
@@ -86,7 +86,7 @@ impl Native {
     /// Opens a table of an application. See [`Native::new`].
     pub(super) fn for_rows(masters: &str, table: &str, options: Options, reply_max: u32) -> Result<Native> {
         let NativeSetup { masters, uri, user, security, connect_timeout } =
-            NativeSetup::read(masters, table, options, &store_option::TABLE)?;
+            NativeSetup::read(masters, table, options, &TABLE)?;
         let access = ServerAccess { user, security, connect_timeout, reply_max };
         let locator = Arc::new(Locator::new(masters, table, access));
         Ok(Native { uri, table: table.to_owned(), content: Content::Rows, locator })

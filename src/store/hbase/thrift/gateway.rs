@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::runtime::time::{self, Deadline, jittered};
 use crate::settings::limits::checked_timeout;
 use crate::settings::options::Options;
-use crate::settings::store_option::{self, StoreOption};
+use crate::settings::store_option::StoreOption;
 use crate::store::address::described;
 use crate::store::first_contact::{FirstContact, NoAnswer, Service};
 use crate::store::hbase::cell_store::{
@@ -23,6 +23,7 @@ use crate::store::hbase::cell_store::{
     ScannedRow, SchemaFault,
 };
 use crate::store::hbase::layout::{COVER, CellColumn, LOCK};
+use crate::store::hbase::options::{GATEWAY, GATEWAY_TABLE};
 use crate::store::remote::resolve::part;
 use crate::store::request_kind::RequestKind;
 
@@ -70,12 +71,12 @@ impl Gateway {
     /// # Errors
     /// INVALID_ARGUMENT for an unknown option or a value out of its limits.
     pub(in crate::store::hbase) fn new(address: &str, table: &str, options: Options) -> Result<Gateway> {
-        Gateway::over(address, table, Content::Locks, options, &store_option::GATEWAY)
+        Gateway::over(address, table, Content::Locks, options, &GATEWAY)
     }
 
     /// Opens a table of an application. See [`Gateway::new`].
     pub(super) fn for_rows(address: &str, table: &str, options: Options) -> Result<Gateway> {
-        Gateway::over(address, table, Content::Rows, options, &store_option::GATEWAY_TABLE)
+        Gateway::over(address, table, Content::Rows, options, &GATEWAY_TABLE)
     }
 
     fn over(
