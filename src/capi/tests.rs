@@ -54,7 +54,7 @@ fn a_panic_ends_at_the_boundary_and_is_told() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "Miri has no boot clock")]
+#[cfg_attr(miri, ignore = "Miri cannot tell whose process this is")]
 fn a_lock_is_taken_and_given_back_through_c() {
     let options = options_with_a_client();
     let (mut manager, mut lock, mut lease, mut error) = (null_mut(), null_mut(), null_mut(), null_mut());

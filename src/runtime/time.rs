@@ -12,9 +12,10 @@ use crate::runtime::random;
 #[cfg(dlm_simulation)]
 use crate::runtime::simulation;
 
-#[cfg(all(any(target_os = "linux", target_os = "android"), not(dlm_simulation)))]
+#[cfg(all(any(target_os = "linux", target_os = "android"), not(any(dlm_simulation, miri))))]
 const CLOCK: ClockId = ClockId::Boottime;
-#[cfg(not(any(target_os = "linux", target_os = "android", dlm_simulation)))]
+/// Miri has no other one.
+#[cfg(all(any(miri, not(any(target_os = "linux", target_os = "android"))), not(dlm_simulation)))]
 const CLOCK: ClockId = ClockId::Monotonic;
 
 /// A moment on the lease clock, in nanoseconds since the machine started.

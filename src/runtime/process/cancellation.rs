@@ -5,10 +5,10 @@ use std::marker::PhantomData;
 use std::ptr;
 
 /// `PTHREAD_CANCEL_DISABLE` of glibc and musl.
-#[cfg(not(target_os = "android"))]
+#[cfg(not(any(miri, target_os = "android")))]
 const DISABLE: c_int = 1;
 
-#[cfg(not(target_os = "android"))]
+#[cfg(not(any(miri, target_os = "android")))]
 unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
 }
@@ -25,7 +25,7 @@ pub(crate) struct CancellationPause {
 impl CancellationPause {
     #[inline]
     pub(crate) fn new() -> CancellationPause {
-        #[cfg(not(target_os = "android"))]
+        #[cfg(not(any(miri, target_os = "android")))]
         let before = {
             let mut before = 0;
             // SAFETY: the declaration is that of POSIX, and `before` is writable. No thread is ended by this call,
@@ -33,8 +33,8 @@ impl CancellationPause {
             let refused = unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
             (refused == 0).then_some(before)
         };
-        // Android has no pthread_cancel.
-        #[cfg(target_os = "android")]
+        // Android has no pthread_cancel, and Miri neither.
+        #[cfg(any(miri, target_os = "android"))]
         let before = None;
         CancellationPause { before, _here: PhantomData }
     }
@@ -43,7 +43,7 @@ impl CancellationPause {
 impl Drop for CancellationPause {
     #[inline]
     fn drop(&mut self) {
-        #[cfg(not(target_os = "android"))]
+        #[cfg(not(any(miri, target_os = "android")))]
         if let Some(before) = self.before {
             // SAFETY: as above. The call is no cancellation point. A thread of the asynchronous type could be ended here,
             // but such a thread must not call the library, as the header says.

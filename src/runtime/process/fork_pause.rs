@@ -42,7 +42,7 @@ impl ForkPause {
         add_hooks();
         PAUSES.fetch_add(1, SeqCst);
         // A fork that waits for this thread must not be waited for.
-        if OWN.get() == 0 {
+        if OWN.get() == 0 && FORKING.load(SeqCst) > 0 {
             let by = Deadline::after(LONGEST);
             while FORKING.load(SeqCst) > 0 && !by.passed() {
                 PAUSES.fetch_sub(1, SeqCst);

@@ -13,7 +13,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use rustix::mm::munmap;
-#[cfg(any(target_os = "linux", target_os = "android"))]
+#[cfg(all(not(miri), any(target_os = "linux", target_os = "android")))]
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 
 use crate::error::{Error, Result};
@@ -127,12 +127,13 @@ fn without_page() -> u64 {
     }
 }
 
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
+/// Miri cannot make such a page.
+#[cfg(any(miri, not(any(target_os = "linux", target_os = "android"))))]
 fn new_page() -> *mut AtomicU64 {
     (&raw const NO_PAGE).cast_mut()
 }
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
+#[cfg(all(not(miri), any(target_os = "linux", target_os = "android")))]
 fn new_page() -> *mut AtomicU64 {
     let none = (&raw const NO_PAGE).cast_mut();
     // SAFETY: the kernel chooses the address, so the new mapping replaces nothing.

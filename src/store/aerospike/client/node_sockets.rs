@@ -381,10 +381,11 @@ mod tests {
         assert!(matches!(reply, Err(NoReply::Lost(_))), "{reply:?}");
     }
 
-    /// Returns when the idle connection must not be used again: it was closed, or has bytes that nobody asked for.
+    /// Waits until the idle connection was closed, or has bytes that nobody asked for. It must not be used again then.
     #[track_caller]
     fn until_spoilt(node: &NodeSockets) {
-        until("something arrives", || !node.connections.lock().idle[0].is_usable());
+        until("something arrives", || node.connections.lock().idle[0].socket.arrived() != Arrived::Nothing);
+        assert!(!node.connections.lock().idle[0].is_usable());
     }
 
     fn open(node: &NodeSockets) -> (usize, usize) {
