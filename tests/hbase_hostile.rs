@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use dlm::store::HbaseStore;
 use dlm::store::{Acquired, Attempt, Identity, LockStore, OwnerRecord, Renewal};
 use dlm::{Code, Deadline, Lease, Level, Lock, LockManager, LockName, Moment, NamePolicy};
 use dlm_fixtures::fake::{Answer, Fake, Pb, Request, actions, always, holds, reply};
@@ -84,7 +85,7 @@ fn acquired_and_released(fake: &Fake, lock: &Lock) {
 
 #[track_caller]
 fn works(fake: &Fake, lease: &Lease, lock: &Lock) {
-    let row = lock.name().hbase_row();
+    let row = HbaseStore::lock_row(lock.name());
     assert!(lease.fence().is_some(), "a grant has a fence");
     assert!(fake.cell(&row, "L").is_some_and(|value| !value.is_empty()), "granted, but the row is empty");
     lease.renew().unwrap();
@@ -455,7 +456,7 @@ fn what_a_server_said_of_a_latch_is_not_lost_over_a_look_that_fails() {
             let manager = manager(fake.address, timeout);
             let latch = manager.latch("a", Level::Dc, dlm::LatchKind::CountDown).unwrap();
             if number > 0 {
-                fake.put(latch.name().hbase_row(), "count_dc1", 5i64.to_be_bytes().to_vec());
+                fake.put(HbaseStore::latch_row(latch.name()), "count_dc1", 5i64.to_be_bytes().to_vec());
             }
             let mut asked = 0;
             fake.act(move |request| {
@@ -488,7 +489,7 @@ fn a_wait_for_a_latch_that_we_may_not_read_ends_with_what_the_server_said() {
     for refusal in refusals {
         let fake = Fake::honest();
         let latch = manager(fake.address, PLENTY).latch("a", Level::Dc, dlm::LatchKind::CountDown).unwrap();
-        fake.put(latch.name().hbase_row(), "count_dc1", 5i64.to_be_bytes().to_vec());
+        fake.put(HbaseStore::latch_row(latch.name()), "count_dc1", 5i64.to_be_bytes().to_vec());
         assert!(!latch.await_open_for(Duration::ZERO).unwrap());
         fake.act(always("Multi", refusal));
         let waiter = thread::Builder::new().name("dlm-test-waiter".into());
@@ -542,7 +543,7 @@ fn a_write_whose_fate_cannot_be_found_out_is_in_doubt_and_is_freed_later() {
             return None;
         }
         assert_eq!(error.code(), Code::InDoubt, "{}", error.chain());
-        let row = hasty.name().hbase_row();
+        let row = HbaseStore::lock_row(hasty.name());
         assert!(fake.cell(&row, "L").is_some_and(|value| !value.is_empty()), "the write was not applied");
         fake.assert_no_write_was_repeated_blindly();
         fake.act(|_| Answer::Honest);
@@ -558,7 +559,7 @@ fn a_write_whose_fate_cannot_be_found_out_is_in_doubt_and_is_freed_later() {
 fn a_record_that_was_hidden_when_it_was_to_be_handed_back_is_freed_when_it_shows() {
     let fake = Arc::new(Fake::honest());
     let lock = lock(fake.address, PLENTY);
-    let row = lock.name().hbase_row();
+    let row = HbaseStore::lock_row(lock.name());
     let (hidden, hiding) = (Arc::new(Mutex::new(Vec::new())), Arc::downgrade(&fake));
     // The record is written. Then the count of the fence fails, and the record is hidden.
     let (record, at) = (Arc::clone(&hidden), row.clone());
@@ -762,7 +763,7 @@ impl Many {
     }
 
     fn row(&self, at: usize) -> Vec<u8> {
-        self.leases[at].0.hbase_row()
+        HbaseStore::lock_row(&self.leases[at].0)
     }
 }
 

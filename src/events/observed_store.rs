@@ -325,6 +325,10 @@ impl LockStore for ObservedStore {
         self.store.promises()
     }
 
+    fn shard(&self, name: &LockName) -> u8 {
+        self.store.shard(name)
+    }
+
     fn counters(&self) -> StoreCounters {
         self.store.counters()
     }

@@ -245,7 +245,7 @@ impl PendingShared {
     /// Leaves the pending to the library's threads.
     fn add(self: &Arc<Self>) -> Result<()> {
         let session = &self.session;
-        let shard = self.name.hbase_row().first().copied().unwrap_or_default();
+        let shard = session.store.shard(&self.name);
         // First, because it may finish meanwhile. If it does, the threads forget it when they look at it.
         self.state.lock().is_added = true;
         let inquiry = Arc::clone(self) as Arc<dyn Inquiry>;

@@ -53,7 +53,7 @@ impl<T: Send + 'static> PendingCall<T> {
             has_begun: AtomicBool::new(false),
             result: ResultSlot::open("pending call of lock"),
         });
-        let shard = name.hbase_row().first().copied().unwrap_or_default();
+        let shard = session.store.shard(name);
         let inquiry = Arc::clone(&shared) as Arc<dyn Inquiry>;
         session.askers.add(number, AskKind::Call, shard, inquiry).map_err(|error| {
             session.usable().err().unwrap_or_else(|| Error::Internal {

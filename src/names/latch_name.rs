@@ -1,10 +1,9 @@
-//! Names of latches, and the row of a latch in HBase. The Java library computes the same, as in
-//! [`name`](crate::names::lock_name).
+//! Names of latches.
 
 use std::fmt;
 
 use crate::error::Result;
-use crate::names::lock_name::{NamePolicy, check_id, check_part, salted};
+use crate::names::lock_name::{NamePolicy, check_id, check_part};
 use crate::names::text::quoted;
 
 /// The full name of a latch: client, farm and id. Its parts have been checked.
@@ -49,11 +48,6 @@ impl LatchName {
     pub fn policy(&self) -> NamePolicy {
         self.policy
     }
-
-    /// Returns the row of the latch in HBase: hash byte, then `<client>_<id>`.
-    pub fn hbase_row(&self) -> Vec<u8> {
-        salted(format!("{}_{}", self.client, self.id).as_bytes(), &[])
-    }
 }
 
 /// Writes `<client>#<id>`, escaped.
@@ -66,12 +60,6 @@ impl fmt::Display for LatchName {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_row_is_that_of_the_java_library() {
-        let name = LatchName::new("client", "dc1", "latch", NamePolicy::Strict).unwrap();
-        assert_eq!(name.hbase_row(), b"\xafclient_latch");
-    }
 
     #[test]
     fn a_part_that_would_meet_another_name_is_refused() {

@@ -115,18 +115,6 @@ impl LockName {
             _ => (None, rest),
         }
     }
-
-    /// Returns the row of the lock in HBase: one byte of hash, which spreads names over the table's 256
-    /// pre-splits, then the key. (PhonePe DLM 1.0.1, through hbasewd's one-byte hash distributor.)
-    pub fn hbase_row(&self) -> Vec<u8> {
-        salted(self.key.as_bytes(), &[])
-    }
-
-    /// Returns the row of the lock's fence counter in HBase: the hash byte of the lock row, which puts both in
-    /// one region, then `F#` and the key. No lock row can equal it, because those continue with `DC#` or `XDC#`.
-    pub fn hbase_fence_row(&self) -> Vec<u8> {
-        salted(self.key.as_bytes(), b"F#")
-    }
 }
 
 /// Writes the key, escaped.
@@ -134,38 +122,6 @@ impl fmt::Display for LockName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&quoted(&self.key))
     }
-}
-
-/// Checks a table name by HBase's rules: `[namespace:]table` of letters, digits, `_`, `-` and `.`, neither part
-/// beginning with `.` or `-`. Returns it as HBase writes it: a table of the namespace `default` has no namespace in its
-/// name, neither in hbase:meta nor in lists (`org.apache.hadoop.hbase.TableName.valueOf`).
-pub(crate) fn checked_table(table: &str) -> Result<String> {
-    let legal = |part: &str| {
-        !part.is_empty()
-            && !part.starts_with(['.', '-'])
-            && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b))
-    };
-    let (namespace, name) = table.split_once(':').unwrap_or(("default", table));
-    if table.len() <= 255 && legal(namespace) && legal(name) {
-        Ok(if namespace == "default" { name } else { table }.to_owned())
-    } else {
-        Err(Error::invalid("table", table, "[namespace:]name of ASCII letters, digits, '_', '-' and '.'"))
-    }
-}
-
-/// Returns `hash(key) ++ infix ++ key`.
-pub(crate) fn salted(key: &[u8], infix: &[u8]) -> Vec<u8> {
-    let mut row = Vec::with_capacity(1 + infix.len() + key.len());
-    row.push(one_byte_hash(key));
-    row.extend_from_slice(infix);
-    row.extend_from_slice(key);
-    row
-}
-
-/// Computes Java's `31 * x + b` over signed bytes, starting from 1, and returns the low byte of the absolute value.
-fn one_byte_hash(key: &[u8]) -> u8 {
-    let hash = key.iter().fold(1i32, |x, &b| x.wrapping_mul(31).wrapping_add(i32::from(b as i8)));
-    hash.unsigned_abs() as u8
 }
 
 pub(crate) fn check_part(what: &'static str, part: &str, policy: NamePolicy) -> Result<()> {
@@ -193,45 +149,6 @@ mod tests {
 
     fn strict(level: Level, client: &str, farm: Option<&str>, id: &str) -> Result<LockName> {
         LockName::new(level, client, farm, id, NamePolicy::Strict)
-    }
-
-    /// Values computed by Java's hash (hbasewd 0.1.0). `KWK-!-;` hashes to `Integer.MIN_VALUE`.
-    #[test]
-    fn the_hash_byte_is_that_of_the_java_library() {
-        let thousand = "x".repeat(1000);
-        let a31 = "a".repeat(31);
-        let text = [
-            ("", 0x01),
-            ("a", 0x80),
-            ("XDC#CLIENT_ID#LOCK_ID", 0xd2),
-            ("DC#FA1#CLIENT_ID#LOCK_ID", 0xcb),
-            ("client_latch", 0xaf),
-            ("é", 0xf9),
-            ("日本語", 0xd9),
-            ("💥lock", 0x6e),
-            ("polygenelubricants", 0xc1),
-            (&thousand, 0xff),
-            (&a31, 0xa0),
-            ("XDC#svc#order-42", 0xb3),
-            ("KWK-!-;", 0x00),
-        ];
-        for (key, byte) in text {
-            assert_eq!(one_byte_hash(key.as_bytes()), byte, "{key:?}");
-        }
-        for (raw, byte) in
-            [(&[0xffu8][..], 0x1e), (&[0x80], 0x61), (&[0x00], 0x1f), (&[0xff, 0xff, 0xff, 0xff], 0x41)]
-        {
-            assert_eq!(one_byte_hash(raw), byte, "{raw:?}");
-        }
-    }
-
-    #[test]
-    fn rows_are_those_of_the_java_library() {
-        let xdc = strict(Level::Xdc, "CLIENT_ID", None, "LOCK_ID").unwrap();
-        assert_eq!(xdc.hbase_row(), b"\xd2XDC#CLIENT_ID#LOCK_ID");
-        assert_eq!(xdc.hbase_fence_row(), b"\xd2F#XDC#CLIENT_ID#LOCK_ID");
-        let dc = strict(Level::Dc, "CLIENT_ID", Some("FA1"), "LOCK_ID").unwrap();
-        assert_eq!(dc.hbase_row(), b"\xcbDC#FA1#CLIENT_ID#LOCK_ID");
     }
 
     #[test]

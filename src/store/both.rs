@@ -528,6 +528,10 @@ impl<B: LayoutBridge> LockStore for BothStore<B> {
         self.bridge.promises()
     }
 
+    fn shard(&self, name: &LockName) -> u8 {
+        self.bridge.java().shard(name)
+    }
+
     fn counters(&self) -> StoreCounters {
         self.bridge.java().counters().plus(self.bridge.own().counters())
     }

@@ -201,6 +201,10 @@ impl LockStore for Spy {
         self.inner.promises()
     }
 
+    fn shard(&self, name: &LockName) -> u8 {
+        self.inner.shard(name)
+    }
+
     fn counters(&self) -> StoreCounters {
         self.inner.counters()
     }

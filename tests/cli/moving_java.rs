@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use dlm::store::HbaseStore;
 use dlm::{Code, Level, LockManager};
 use dlm_fixtures::console::Console;
 use dlm_fixtures::hbase::{Hbase, fresh_table, hbase_or_skip};
@@ -43,7 +44,7 @@ fn what_the_page_shows_beside_a_java_service_is_so() {
     java.ask(&format!("create {table}"));
     let uri = format!("hbase://{}/{table}", hbase.master);
     let manager = LockManager::builder().store_uri(&uri).client("payments").farm("dc1").open().unwrap();
-    let row = |id: &str| manager.lock(id, Level::Dc).unwrap().name().hbase_row();
+    let row = |id: &str| HbaseStore::lock_row(manager.lock(id, Level::Dc).unwrap().name());
     assert!(java.acquires(&table, &row("txn-456"), 600_000));
     console(hbase, &table).run_blocks_of(PAGE, "what_the_page_shows_beside_a_java_service_is_so");
     assert!(!java.acquires(&table, &row("txn-457"), 600_000), "Java got a lock that the page has acquired");

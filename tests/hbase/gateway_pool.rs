@@ -5,6 +5,7 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
+use dlm::store::HbaseStore;
 use dlm::store::LockStore;
 use dlm::{Code, Level, LockManager, LockName, NamePolicy};
 use dlm_fixtures::thrift_proxy;
@@ -85,17 +86,17 @@ fn calls_for_a_row_that_does_not_answer_leave_connections_to_other_rows() {
     let (store, client) = (store(&proxy, POOL), hbase::fresh_table("pool"));
     let patient = manager(&store, &client, PATIENT);
     let dead = patient.lock("dead", Level::Xdc).unwrap();
-    let row = dead.name().hbase_row();
+    let row = HbaseStore::lock_row(dead.name());
     // Returns ids of locks whose rows have the same first byte as the dead row, or another one.
     let ids = |same: bool| -> Vec<String> {
         let is_so = |id: &String| {
             let name = LockName::new(Level::Xdc, &client, None, id, NamePolicy::Strict).unwrap();
-            (name.hbase_row()[0] == row[0]) == same
+            (HbaseStore::lock_row(&name)[0] == row[0]) == same
         };
         (0..).map(|id: u32| id.to_string()).filter(is_so).take(if same { 1 } else { 10 }).collect()
     };
     let gate = Arc::new(Gate::opening_after(PATIENT));
-    proxy.naming(&dead.name().hbase_row(), Fault::Keep(Arc::clone(&gate)));
+    proxy.naming(&HbaseStore::lock_row(dead.name()), Fault::Keep(Arc::clone(&gate)));
     thread::scope(|scope| {
         // More threads than connections.
         let ask = |number: usize| {

@@ -6,6 +6,7 @@ use std::sync::{Arc, Once};
 use std::thread;
 use std::time::Duration;
 
+use dlm::store::HbaseStore;
 use dlm::{Code, Deadline, Fence, Lease, Level, LockManager, Moment, Severity};
 use dlm_fixtures::hbase::{self, fresh_table, hbase_or_skip};
 use dlm_fixtures::peer::Peer;
@@ -257,7 +258,7 @@ fn of_a_lock_that_is_held_in_the_layout_own_nothing_is_left_in_the_other() {
 fn a_lease_that_lost_one_half_is_lost_and_the_other_half_is_released() {
     let Some(hbase) = created() else { return };
     let [java, both, own] = managers([java(hbase), uri(hbase.master), own(hbase)]);
-    let row = both.lock("a", Level::Xdc).unwrap().name().hbase_row();
+    let row = HbaseStore::lock_row(both.lock("a", Level::Xdc).unwrap().name());
     let lease = acquired(&both);
     // A Java service that releases a lock it does not hold.
     Peer::start(hbase).releases(TABLE, &row);
@@ -407,7 +408,7 @@ fn the_doctor_lists_locks_that_are_held_in_one_layout_only() {
         |manager: &LockManager, id: &str| manager.lock(id, Level::Xdc).unwrap().try_acquire().unwrap();
     let held: Vec<_> = (0..7).map(|id| lease(java, &format!("old-{id}"))).collect();
     let (_paired, new) = (lease(both, "paired"), lease(own, "new"));
-    let row = java.lock("by-java", Level::Xdc).unwrap().name().hbase_row();
+    let row = HbaseStore::lock_row(java.lock("by-java", Level::Xdc).unwrap().name());
     let mut peer = Peer::start(hbase);
     assert!(peer.acquires(&table, &row, 600_000));
     let told = seen();

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use dlm::store::HbaseStore;
 use dlm::store::{LockName, NamePolicy};
 use dlm::{Deadline, Level, LockManager, Moment, Severity};
 use dlm_fixtures::hbase::{Hbase, fresh_table, hbase_or_skip};
@@ -169,7 +170,7 @@ fn use_locks(
     while !stop.load(Ordering::Relaxed) {
         let lock = fastrand::u64(..LOCKS);
         let name = LockName::new(Level::Xdc, client, None, &lock.to_string(), NamePolicy::Strict).unwrap();
-        let (row, ttl_ms) = (name.hbase_row(), JAVA_TTL.as_millis() as u64);
+        let (row, ttl_ms) = (HbaseStore::lock_row(&name), JAVA_TTL.as_millis() as u64);
         let asked = Moment::now();
         let is_early = || Moment::now().since(asked) < JAVA_TTL / 4;
         // Its record may be hidden under one with a later timestamp: see docs/guarantees.md. The Java library does not

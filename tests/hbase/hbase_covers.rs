@@ -5,6 +5,7 @@
 use std::thread;
 use std::time::Duration;
 
+use dlm::store::HbaseStore;
 use dlm::store::LockQuery;
 use dlm::{Code, Deadline, Fence, Lease, Level, Lock, LockManager, Moment};
 use dlm_fixtures::hbase::{self, fresh_table};
@@ -66,7 +67,7 @@ struct Try {
 
 impl Try {
     fn flush(&self, peer: &mut Peer) {
-        peer.flushes(self.table, &self.lock.name().hbase_row());
+        peer.flushes(self.table, &HbaseStore::lock_row(self.lock.name()));
     }
 
     /// Acquires the lock for long, in a file of its own.
@@ -166,7 +167,7 @@ fn a_lock_whose_short_lease_ended_is_free_in_the_layout_own() {
 fn a_record_of_java_that_was_broken_does_not_come_back() {
     let Some((mut peer, [stage, ..])) = stages("java") else { return };
     stage.in_time(|it| {
-        assert!(peer.acquires(it.table, &it.lock.name().hbase_row(), 600_000));
+        assert!(peer.acquires(it.table, &HbaseStore::lock_row(it.lock.name()), 600_000));
         it.flush(&mut peer);
         assert!(it.lock.inspected().unwrap().break_holder("it hangs").unwrap().is_some());
         let (_, over) = it.short_lease(&mut peer, crash)?;

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::{env, thread};
 
+use dlm::store::HbaseStore;
 use dlm::store::{
     LatchListener, LatchName, LatchNote, LatchStore, LockStore, NewLatch, NoticeEndpoint, Roster, Step,
     Stepped,
@@ -387,7 +388,7 @@ fn marks_of_settled_changes_do_not_pile_up() {
         counted(ours.step(-1, None));
     }
     let mut raw = Raw::connect(table::gateway().unwrap(), TABLE);
-    let row = raw.row(theirs.name.hbase_row());
+    let row = raw.row(HbaseStore::latch_row(&theirs.name));
     let marks: Vec<_> = row.keys().filter(|column| column.starts_with("C:op_")).collect();
     assert_eq!(marks.len(), 1, "{marks:?}");
     assert_eq!(row.len(), 2, "{:?}", row.keys());
@@ -399,7 +400,7 @@ fn a_count_of_another_kind_is_an_error_that_names_its_column() {
     let mut raw = Raw::connect(hbase.thrift, TABLE);
     for uri in [direct(hbase.master), table::uri(hbase.thrift)] {
         let latch = Latch::open(&uri, &fresh("odd"));
-        raw.put(latch.name.hbase_row(), b"C:count_dc1", b"abc");
+        raw.put(HbaseStore::latch_row(&latch.name), b"C:count_dc1", b"abc");
         for answer in [
             latch.count(Level::Dc).map(|_| ()),
             latch.count(Level::Xdc).map(|_| ()),
@@ -410,7 +411,7 @@ fn a_count_of_another_kind_is_an_error_that_names_its_column() {
             assert!(error.chain().contains("C:count_dc1"), "{}", error.chain());
         }
         assert!(!settled(|| latch.create(3)).unwrap(), "the count was overwritten");
-        assert_eq!(raw.row(latch.name.hbase_row())["C:count_dc1"], b"abc");
+        assert_eq!(raw.row(HbaseStore::latch_row(&latch.name))["C:count_dc1"], b"abc");
         // In a read of many latches it does not affect the others.
         let other = Latch::open(&uri, &fresh("even"));
         assert!(other.create(7).unwrap());
@@ -517,7 +518,11 @@ fn a_row_that_is_too_large_for_a_gateways_reply_hides_no_other_latch() {
         let new = NewLatch { name, count, roster: &[], ttl: TTL, by: Deadline::after(LONGEST) };
         assert!(store.latches().unwrap().create_latch(&new).unwrap());
     }
-    Raw::connect(hbase.thrift, TABLE).put(names[3].hbase_row(), b"C:op_large_dc1", &vec![0; 1100 << 10]);
+    Raw::connect(hbase.thrift, TABLE).put(
+        HbaseStore::latch_row(&names[3]),
+        b"C:op_large_dc1",
+        &vec![0; 1100 << 10],
+    );
     let asked: Vec<_> = names.iter().map(|name| (name, Level::Xdc)).collect();
     let counts = store.latches().unwrap().counts(&asked, Deadline::after(LONGEST)).unwrap();
     for (id, count) in counts.into_iter().enumerate() {
@@ -578,7 +583,7 @@ fn java_services_and_ours_count_one_latch_and_read_one_sum() {
     let mut peer = Peer::start(hbase);
     for uri in [direct(hbase.master), table::uri(hbase.thrift)] {
         let latch = Latch::open(&uri, &fresh("java"));
-        let row = hex(&latch.name.hbase_row());
+        let row = hex(&HbaseStore::latch_row(&latch.name));
         let (dc, xdc) = (format!("latch-dc {TABLE} {row} dc1"), format!("latch-xdc {TABLE} {row}"));
         // Created by Java, changed by both.
         peer.ask(&format!("latch-init {TABLE} {row} dc1 10 3600"));
@@ -597,7 +602,7 @@ fn java_services_and_ours_count_one_latch_and_read_one_sum() {
         assert_eq!((peer.ask(&dc).as_str(), peer.ask(&xdc).as_str()), ("9", "109"), "{uri}");
         // Created by this library.
         let latch = Latch::open(&uri, &fresh("java"));
-        let row = hex(&latch.name.hbase_row());
+        let row = hex(&HbaseStore::latch_row(&latch.name));
         let names: &[&str] = if uri.starts_with("hbase://") { &["w", "x"] } else { &[] };
         assert!(latch.create_for(5, names, TTL).unwrap());
         latch.note();

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use dlm::store::HbaseStore;
 use dlm::{Code, Deadline, Fence, Lease, Level, LockManager, LockName, Moment, Severity};
 use dlm_fixtures::hbase::{self, Hbase, fresh_table, hbase_or_skip};
 use dlm_fixtures::peer::Peer;
@@ -222,7 +223,7 @@ fn a_master_that_is_gone_is_passed_over() {
 #[test]
 fn a_java_service_and_ours_exclude_each_other() {
     let Some(mut stage) = mixed("exclude") else { return };
-    let (peer, row) = (&mut stage.peer, stage.name.hbase_row());
+    let (peer, row) = (&mut stage.peer, HbaseStore::lock_row(&stage.name));
     let lock = stage.manager.lock("a", Level::Xdc).unwrap();
     assert!(peer.acquires(table::TABLE, &row, 600_000));
     let refused = lock.try_acquire().unwrap_err();
@@ -239,7 +240,7 @@ fn a_java_service_and_ours_exclude_each_other() {
 #[test]
 fn a_lock_that_java_holds_is_listed_and_broken_and_no_later_grant_of_java_is() {
     let Some(mut stage) = mixed("break") else { return };
-    let (peer, row) = (&mut stage.peer, stage.name.hbase_row());
+    let (peer, row) = (&mut stage.peer, HbaseStore::lock_row(&stage.name));
     let lock = stage.manager.lock("a", Level::Xdc).unwrap();
     let listed = |held: bool| {
         let query = dlm::store::LockQuery::new().prefix(stage.name.key()).held_only();
@@ -318,7 +319,7 @@ fn watch_until_free(lock: &dlm::Lock) {
 fn a_java_delete_just_before_our_acquire_never_makes_a_false_grant() {
     const ROUNDS: usize = 400;
     let Some(mut stage) = mixed("delete") else { return };
-    let (peer, row) = (&mut stage.peer, stage.name.hbase_row());
+    let (peer, row) = (&mut stage.peer, HbaseStore::lock_row(&stage.name));
     let lock = stage.manager.lock("a", Level::Xdc).unwrap();
     let mut last: Option<Fence> = None;
     let mut delayed = 0;
@@ -342,7 +343,7 @@ fn java_gateway_and_direct_clients_contend_for_one_lock_and_ours_never_overlap()
     const TIME: Duration = Duration::from_secs(6);
     let Some(mut stage) = mixed("contend") else { return };
     let hbase = hbase::hbase();
-    let (row, watch, begin) = (stage.name.hbase_row(), Watch::default(), Moment::now());
+    let (row, watch, begin) = (HbaseStore::lock_row(&stage.name), Watch::default(), Moment::now());
     let through_gateway = manager(&table::uri(hbase.thrift), &stage.client);
     // A busy machine may need more time until each has had its turns.
     let have_contended = AtomicBool::new(false);

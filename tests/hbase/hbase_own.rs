@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use dlm::hbase::{Cells, Family, Table};
+use dlm::store::HbaseStore;
 use dlm::{Code, Deadline, Fence, Lease, Level, LockManager, Moment, Severity};
 use dlm_fixtures::hbase::{self, fresh_table, hbase_or_skip};
 use dlm_fixtures::peer::Peer;
@@ -113,7 +114,7 @@ fn a_number_that_is_ahead_of_our_clock_is_followed_by_the_next_one() {
     let Some(Fence(number)) = first.fence() else { panic!("no fence") };
     let ahead = number + (3_600_000 << 20);
     let table = Table::open(&format!("hbase://{}/{TABLE}?family=O&timeout=1m", hbase.master)).unwrap();
-    table.row(lock.name().hbase_row()).put(&Cells::new().put("O:F", ahead.to_be_bytes())).unwrap();
+    table.row(HbaseStore::lock_row(lock.name())).put(&Cells::new().put("O:F", ahead.to_be_bytes())).unwrap();
     for fence in [ahead + 1, ahead + 2] {
         let lease = lock.try_acquire().unwrap();
         assert_eq!(lease.fence(), Some(Fence(fence)));
@@ -222,7 +223,7 @@ fn a_java_client_acquires_nothing_and_its_delete_lets_no_fence_fall() {
     }
     let Some(hbase) = created() else { return };
     let manager = manager(&uri(hbase.master));
-    let row = dlm_fixtures::peer::hex(&manager.lock("a", Level::Xdc).unwrap().name().hbase_row());
+    let row = dlm_fixtures::peer::hex(&HbaseStore::lock_row(manager.lock("a", Level::Xdc).unwrap().name()));
     let lease = acquired(&manager);
     let mut peer = Peer::start(hbase);
     let answer = peer.try_ask(&format!("acquire {TABLE} {row} 600000"));

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use dlm::store::HbaseStore;
 use dlm::store::LockStore;
 use dlm::{Code, Deadline, Level, LockName, Moment, NamePolicy};
 use dlm_fixtures::fake::{Answer, Fake, Request, always, holds, thrown};
@@ -33,7 +34,7 @@ fn shared(names: usize) -> Shared {
     let name = |id: usize| LockName::new(Level::Xdc, "shared", None, &id.to_string(), NamePolicy::Strict);
     let names: Vec<_> = (0..names).map(|id| name(id).unwrap()).collect();
     for (id, name) in names.iter().enumerate() {
-        fake.put(name.hbase_fence_row(), "F", (COUNTER + id as u64).to_be_bytes().to_vec());
+        fake.put(HbaseStore::fence_row(name), "F", (COUNTER + id as u64).to_be_bytes().to_vec());
     }
     let store = dlm::store::open(&format!("hbase://{}/t", fake.address)).unwrap();
     let shared = Shared { fake, store, names };
@@ -49,7 +50,7 @@ impl Shared {
     }
 
     fn is_of(request: &Request, name: &LockName) -> bool {
-        holds(&request.parameter, &name.hbase_fence_row())
+        holds(&request.parameter, &HbaseStore::fence_row(name))
     }
 }
 

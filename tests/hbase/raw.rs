@@ -8,6 +8,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use dlm::LockName;
+use dlm::store::HbaseStore;
 use dlm_testkit::eventually;
 use hbase_thrift::hbase::{
     AlreadyExists, ColumnDescriptor, HbaseSyncClient, IOError, Mutation, THbaseSyncClient as _,
@@ -76,12 +77,12 @@ impl Raw {
 
     /// Reads the cell of the lock's record.
     pub(crate) fn lock_cell(&mut self, name: &LockName) -> Option<Cell> {
-        self.cell(name.hbase_row(), b"D:L")
+        self.cell(HbaseStore::lock_row(name), b"D:L")
     }
 
     /// Reads the cell of the lock's fence.
     pub(crate) fn fence_cell(&mut self, name: &LockName) -> Option<Cell> {
-        self.cell(name.hbase_fence_row(), b"D:F")
+        self.cell(HbaseStore::fence_row(name), b"D:F")
     }
 
     pub(crate) fn cell(&mut self, row: Vec<u8>, column: &[u8]) -> Option<Cell> {
@@ -111,7 +112,7 @@ impl Raw {
         let attributes = BTreeMap::from([(b"_ttl".to_vec(), ttl)]);
         let mut acquired = None;
         eventually("the gateway answers", || {
-            let (row, column) = (name.hbase_row(), b"D:L".to_vec());
+            let (row, column) = (HbaseStore::lock_row(name), b"D:L".to_vec());
             let answer = self.once(|client, table| {
                 client.check_and_put(table, row, column, Vec::new(), put.clone(), attributes.clone())
             });
@@ -130,7 +131,7 @@ impl Raw {
     pub(crate) fn java_releases(&mut self, name: &LockName) {
         let own = std::mem::take(&mut self.holds);
         eventually("the gateway answers", || {
-            let row = name.hbase_row();
+            let row = HbaseStore::lock_row(name);
             let deleted = self.once(|client, table| client.delete_all_row(table, row, BTreeMap::new()));
             // If it was carried out, another client may have acquired the lock by now.
             deleted.is_some()
@@ -142,7 +143,7 @@ impl Raw {
     pub(crate) fn put_at(&mut self, name: &LockName, value: &[u8], timestamp: i64) {
         let put = Mutation::new(false, b"D:L".to_vec(), value.to_vec(), true);
         self.again(|client, table| {
-            let row = name.hbase_row();
+            let row = HbaseStore::lock_row(name);
             client.mutate_row_ts(table, row, vec![put.clone()], timestamp, BTreeMap::new())
         });
     }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use dlm::store::HbaseStore;
 use dlm::store::{LatchName, NewLatch, Step};
 use dlm::{Code, Deadline, Fence, Lease, Level, Lock, LockManager, Moment, NamePolicy};
 use dlm_fixtures::hbase::{Hbase, Kind};
@@ -180,7 +181,7 @@ fn count_latches_through_moves(hbase: &Hbase, admin: &mut Admin) {
         });
         let _ended = Stop(&stop);
         for name in names[..MOVED].iter().cycle().take(3 * MOVED) {
-            admin.moves(&latch_table, &name.hbase_row());
+            admin.moves(&latch_table, &HbaseStore::latch_row(name));
         }
         stop.store(true, Ordering::SeqCst);
         counting.join().unwrap()
@@ -193,7 +194,7 @@ fn count_latches_through_moves(hbase: &Hbase, admin: &mut Admin) {
     }
     let servers: HashSet<_> = names
         .iter()
-        .map(|name| admin.peer.ask(&format!("where {latch_table} {}", hex(&name.hbase_row()))))
+        .map(|name| admin.peer.ask(&format!("where {latch_table} {}", hex(&HbaseStore::latch_row(name)))))
         .collect();
     let moves = admin.moves - moves;
     println!("latches: {moves} moves during {steps} steps, {} servers", servers.len());
@@ -311,7 +312,7 @@ struct Rows {
 
 impl Rows {
     fn of(lock: &Lock) -> Rows {
-        Rows { lock: lock.name().hbase_row(), fence: lock.name().hbase_fence_row() }
+        Rows { lock: HbaseStore::lock_row(lock.name()), fence: HbaseStore::fence_row(lock.name()) }
     }
 
     /// Returns a key between the two. A split at this key puts them into different regions.

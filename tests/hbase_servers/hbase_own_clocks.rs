@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use dlm::store::HbaseStore;
 use dlm::{Code, Fence, Level, Lock, LockManager, Severity};
 use dlm_fixtures::clock::Clock;
 use dlm_fixtures::hbase::{Hbase, Kind};
@@ -70,7 +71,7 @@ impl Stage {
     /// Returns locks whose rows begin with one byte, so one region has all of them.
     fn locks(managers: &[LockManager; 2]) -> Vec<[Lock; 2]> {
         let lock = |manager: &LockManager, id: usize| manager.lock(&id.to_string(), Level::Xdc).unwrap();
-        let first = |lock: &Lock| lock.name().hbase_row()[0];
+        let first = |lock: &Lock| HbaseStore::lock_row(lock.name())[0];
         let wanted = first(&lock(&managers[0], 0));
         (0..)
             .map(|id| [0, 1].map(|manager| lock(&managers[manager], id)))
@@ -103,7 +104,7 @@ impl Stage {
     }
 
     fn moves(&mut self) {
-        let row = hex(&self.locks[0][0].name().hbase_row());
+        let row = hex(&HbaseStore::lock_row(self.locks[0][0].name()));
         let before = self.peer.ask(&format!("where locks {row}"));
         self.peer.ask(&format!("move locks {row}"));
         assert_ne!(self.peer.ask(&format!("where locks {row}")), before, "the region did not move");

@@ -4,6 +4,8 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 
+#[cfg(feature = "hbase")]
+use dlm::store::HbaseStore;
 use dlm::{Code, LatchName, Level, LockName, NamePolicy};
 
 const NAMES: usize = 1_000_000;
@@ -69,8 +71,10 @@ fn of_a_million_lock_names_no_two_have_the_same_key() {
                 assert!(allowed, "{name} has a part that is not allowed");
                 let from = (&client, farm, &id);
                 keys.add(name.key().as_bytes(), &from);
-                rows.add(&name.hbase_row(), &(from, "lock"));
-                rows.add(&name.hbase_fence_row(), &(from, "fence"));
+                #[cfg(feature = "hbase")]
+                rows.add(&HbaseStore::lock_row(&name), &(from, "lock"));
+                #[cfg(feature = "hbase")]
+                rows.add(&HbaseStore::fence_row(&name), &(from, "fence"));
             }
             Err(error) => {
                 assert!(!allowed, "{client:?} {farm:?} {id:?}: {error}");

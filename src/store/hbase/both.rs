@@ -11,11 +11,12 @@ use super::steps::shown;
 use super::{HbaseOwnStore, HbaseStore, locks, promises};
 use crate::error::{Error, Result};
 use crate::names::diagnostic::Diagnostic;
-use crate::names::lock_name::{LockName, checked_table};
+use crate::names::lock_name::LockName;
 use crate::names::promise::Promise;
 use crate::runtime::time::Deadline;
 use crate::settings::options::Options;
 use crate::store::both::LayoutBridge;
+use crate::store::hbase::table_name::checked_table;
 use crate::store::remote::{RemoteStore, Reply, Standing};
 
 /// Most names in one diagnostic.

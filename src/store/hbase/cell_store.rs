@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::layout::{COVER, CellColumn, LOCK};
 use crate::error::Result;
 use crate::runtime::time::Deadline;
+use crate::store::hbase::row_keys::lock_row;
 use crate::store::remote::{OnReply, Record, Replace, Reply, replace_one_by_one};
 
 /// Purpose of a table.
@@ -268,7 +269,7 @@ pub(super) trait CellStore: LockTable {
     /// Replaces the record of a lock.
     fn replace(&self, change: &Replace<'_>, by: Deadline) -> Reply {
         let swap = CheckAndPut {
-            row: &change.name.hbase_row(),
+            row: &lock_row(change.name),
             column: LOCK,
             expected: change.expected.as_bytes(),
             value: change.record.as_bytes(),

@@ -11,8 +11,8 @@ use super::cell_store::{LockTable, RowPage, RowScan};
 use super::layout::CellColumn;
 use crate::error::Result;
 use crate::names::history_entry::HistoryEntry;
-use crate::names::lock_name::salted;
 use crate::runtime::time::Deadline;
+use crate::store::hbase::row_keys::salted;
 use crate::store::{HISTORY_MAX, HistoryOf};
 
 /// Puts the entry. The row belongs to the entry, so a repetition changes nothing.

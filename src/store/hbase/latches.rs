@@ -20,9 +20,11 @@ use super::cell_store::{Content, NO_TABLE};
 use super::marks::ZERO;
 use crate::error::{Error, Result};
 use crate::names::latch_name::LatchName;
-use crate::names::lock_name::{Level, NamePolicy, checked_table};
+use crate::names::lock_name::{Level, NamePolicy};
 use crate::names::notice_endpoint::{LatchListener, NoticeEndpoint};
 use crate::names::text::quoted;
+use crate::store::hbase::row_keys::latch_row;
+use crate::store::hbase::table_name::checked_table;
 
 const COUNTS: &[u8] = b"count_";
 
@@ -56,7 +58,7 @@ pub(super) fn row_of(name: &LatchName) -> Result<Vec<u8>> {
                        (names=compat allows it, for services that already have such ids)";
         return Err(Error::invalid("client id", name.client(), allowed));
     }
-    Ok(name.hbase_row())
+    Ok(latch_row(name))
 }
 
 pub(super) fn count_column(farm: &str) -> Vec<u8> {

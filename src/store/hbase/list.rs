@@ -9,6 +9,7 @@ use super::layout::CellColumn;
 use crate::error::Result;
 use crate::names::lock_name::LockName;
 use crate::runtime::time::Deadline;
+use crate::store::hbase::row_keys::lock_row;
 use crate::store::remote::Standing;
 use crate::store::{ListCursor, ListedLock, LockPage, LockQuery};
 
@@ -79,7 +80,7 @@ fn behind(mut begin: Vec<u8>) -> Vec<u8> {
 /// Returns `None` for a row that is not one of a lock.
 fn listed(row: &[u8], standing: Standing) -> Option<ListedLock> {
     let key = std::str::from_utf8(row.get(1..)?).ok()?;
-    let name = LockName::from_key(key).ok().filter(|name| name.hbase_row() == row)?;
+    let name = LockName::from_key(key).ok().filter(|name| lock_row(name) == row)?;
     let lock = ListedLock::new(name);
     Some(match standing {
         Standing::Free => lock,
@@ -93,6 +94,7 @@ fn listed(row: &[u8], standing: Standing) -> Option<ListedLock> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::hbase::row_keys::fence_row;
 
     #[test]
     fn the_ranges_of_a_prefix_are_in_order_and_have_no_row_in_common() {
@@ -109,10 +111,10 @@ mod tests {
     #[test]
     fn a_row_that_is_not_that_of_a_lock_is_not_listed() {
         let name = LockName::from_key("XDC#orders#7").unwrap();
-        let row = name.hbase_row();
+        let row = lock_row(&name);
         assert_eq!(listed(&row, Standing::Free).unwrap().name, Some(name.clone()));
         let wrong_hash = [&[row[0] ^ 1][..], &row[1..]].concat();
-        for other in [&b""[..], b"x", &wrong_hash, &name.hbase_fence_row(), b"\xd2XDC#\xff#a"] {
+        for other in [&b""[..], b"x", &wrong_hash, &fence_row(&name), b"\xd2XDC#\xff#a"] {
             assert_eq!(listed(other, Standing::Free), None, "{other:?}");
         }
     }

@@ -14,10 +14,12 @@ use super::rules::{FencePlace, Rules, refuse_own_table};
 use crate::error::{Error, Result};
 use crate::names::diagnostic::Diagnostic;
 use crate::names::history_entry::HistoryEntry;
+use crate::names::latch_name::LatchName;
 use crate::names::lock_name::LockName;
 use crate::names::promise::Promise;
 use crate::runtime::time::Deadline;
 use crate::settings::options::Options;
+use crate::store::hbase::row_keys::{self, fence_row, lock_row};
 use crate::store::layout::Layout;
 use crate::store::lock_store::no_stamps;
 use crate::store::remote::resolve::until_answered;
@@ -55,6 +57,22 @@ pub struct HbaseStore {
 }
 
 impl HbaseStore {
+    /// Returns the row of a lock: one byte of hash, then the [key](LockName::key). The Java library DLM 1.0.1 computes the
+    /// same.
+    pub fn lock_row(name: &LockName) -> Vec<u8> {
+        row_keys::lock_row(name)
+    }
+
+    /// Returns the row of a lock's fence counter, which is in the region of the lock's row.
+    pub fn fence_row(name: &LockName) -> Vec<u8> {
+        row_keys::fence_row(name)
+    }
+
+    /// Returns the row of a latch: one byte of hash, then `<client>_<id>`. The Java library DistributedLatch computes the same.
+    pub fn latch_row(name: &LatchName) -> Vec<u8> {
+        row_keys::latch_row(name)
+    }
+
     /// Creates a store that uses the Thrift1 gateway at `address`. Does no I/O; the first call connects.
     #[cfg(feature = "gateway")]
     pub(crate) fn thrift(address: &str, table: &str, mut options: Options) -> Result<HbaseStore> {
@@ -83,10 +101,10 @@ impl HbaseStore {
         Ok(HbaseStore { rows: Box::new(locks), latches, rules })
     }
 
-    fn fence_row(&self, name: &LockName) -> Option<Vec<u8>> {
+    fn counter_row(&self, name: &LockName) -> Option<Vec<u8>> {
         match self.rules.fence {
-            FencePlace::Row => Some(name.hbase_fence_row()),
-            FencePlace::LockRow => Some(name.hbase_row()),
+            FencePlace::Row => Some(fence_row(name)),
+            FencePlace::LockRow => Some(lock_row(name)),
             FencePlace::Off => None,
         }
     }
@@ -100,7 +118,7 @@ impl HbaseStore {
     fn free(&self, name: &LockName, expected: &Record, cover: Option<Duration>, by: Deadline) -> Reply {
         let is_brief = expected.ttl() <= LAZY_RELEASE_TTL && cover.is_none();
         let swap = CheckAndPut {
-            row: &name.hbase_row(),
+            row: &lock_row(name),
             column: LOCK,
             expected: expected.as_bytes(),
             value: FREE,
@@ -118,7 +136,7 @@ impl HbaseStore {
 
     /// Sets the counter of a lock from one number to another. `None`: there is no counter.
     pub(super) fn set_count(&self, name: &LockName, from: Option<u64>, to: u64, by: Deadline) -> Reply {
-        let (row, value) = (self.fence_row(name).unwrap_or_default(), to.to_be_bytes());
+        let (row, value) = (self.counter_row(name).unwrap_or_default(), to.to_be_bytes());
         let expected = from.map(u64::to_be_bytes);
         let swap = CheckAndPut {
             row: &row,
@@ -151,6 +169,10 @@ impl HistoryStore for HbaseStore {
 }
 
 impl Register for HbaseStore {
+    fn shard(&self, name: &LockName) -> u8 {
+        row_keys::shard(name)
+    }
+
     fn promises(&self) -> Vec<Promise> {
         // A gateway sends writes again by itself.
         promises::beside_java(self.rows.repeats_after().is_some(), self.rules.fence != FencePlace::Off)
@@ -190,9 +212,9 @@ impl Register for HbaseStore {
 
     /// `hbase://` makes one call for all three steps. Through the gateway this is the first of three calls.
     fn create(&self, create: &Create<'_>, by: Deadline) -> Reply<Created> {
-        let fence_row = self.fence_row(create.name);
+        let fence_row = self.counter_row(create.name);
         let take = Take {
-            row: &create.name.hbase_row(),
+            row: &lock_row(create.name),
             column: LOCK,
             value: create.record.as_bytes(),
             ttl: create.record.ttl(),
@@ -226,7 +248,7 @@ impl Register for HbaseStore {
     /// What covers the lock lasts as long as before at least: of an earlier break, and of a record that was not written
     /// again since.
     fn remove_broken(&self, name: &LockName, expected: &Record, by: Deadline) -> Reply {
-        let before = match self.rows.read_cells(&name.hbase_row(), by) {
+        let before = match self.rows.read_cells(&lock_row(name), by) {
             Ok(cells) => cells.cover.and_then(|cell| cover_of(&cell)).unwrap_or_default(),
             Err(error) => return Reply::Down(error),
         };
@@ -234,11 +256,11 @@ impl Register for HbaseStore {
     }
 
     fn read(&self, name: &LockName, by: Deadline) -> Result<Standing> {
-        self.rows.read_cells(&name.hbase_row(), by).map(covered)
+        self.rows.read_cells(&lock_row(name), by).map(covered)
     }
 
     fn read_many(&self, names: &[LockName], by: Deadline, report: &mut dyn FnMut(usize, Standing)) {
-        let rows: Vec<_> = names.iter().map(LockName::hbase_row).collect();
+        let rows: Vec<_> = names.iter().map(lock_row).collect();
         self.rows.get_many(&rows, LOCK, by, &mut |index, cell| report(index, standing(cell)));
     }
 
@@ -248,7 +270,7 @@ impl Register for HbaseStore {
     }
 
     fn reserve(&self, name: &LockName, least: u64, numbers: u64, by: Deadline) -> Result<u64> {
-        let row = self.fence_row(name).unwrap_or_default();
+        let row = self.counter_row(name).unwrap_or_default();
         let count = counter(&row, least, numbers);
         for _ in 0..COUNTS {
             let number = self.rows.count(count, by)?;
@@ -278,14 +300,14 @@ impl Register for HbaseStore {
     }
 
     fn last_count(&self, name: &LockName, by: Deadline) -> Result<Option<u64>> {
-        let Some(row) = self.fence_row(name) else { return Ok(None) };
+        let Some(row) = self.counter_row(name) else { return Ok(None) };
         let cell = self.rows.get(&row, FENCE, by)?;
         Ok(cell.and_then(|cell| Some(u64::from_be_bytes(cell.value.try_into().ok()?))))
     }
 
     /// Writes an empty cell over a free lock. It keeps a hidden record hidden.
     fn cover(&self, name: &LockName, ttl: Duration, by: Deadline) -> Result<()> {
-        let row = &name.hbase_row();
+        let row = &lock_row(name);
         let swap = CheckAndPut {
             row,
             column: LOCK,
@@ -304,7 +326,7 @@ impl Register for HbaseStore {
         if !self.rows.compares_stamps() {
             return Ok(None);
         }
-        let cell = self.rows.get(&name.hbase_row(), LOCK, by)?.filter(|cell| cell.value != FREE);
+        let cell = self.rows.get(&lock_row(name), LOCK, by)?.filter(|cell| cell.value != FREE);
         Ok(cell.map(|Cell { value, written_ms }| [&written_ms.to_be_bytes()[..], &value].concat().into()))
     }
 
@@ -318,7 +340,7 @@ impl Register for HbaseStore {
             return Reply::Down(no_stamps(name, &self.describe()));
         };
         let swap = CheckAndPut {
-            row: &name.hbase_row(),
+            row: &lock_row(name),
             column: LOCK,
             expected: value,
             value: FREE,

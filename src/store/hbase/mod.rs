@@ -30,10 +30,12 @@ mod native;
 pub(crate) mod options;
 mod own;
 mod promises;
+pub(crate) mod row_keys;
 mod rules;
 mod scheme;
 pub(crate) mod steps;
 mod table_endpoint;
+mod table_name;
 #[cfg(test)]
 mod tests;
 #[cfg(feature = "gateway")]

@@ -43,6 +43,7 @@ use crate::names::lock_name::LockName;
 use crate::names::promise::Promise;
 use crate::runtime::time::{Deadline, Moment};
 use crate::settings::options::Options;
+use crate::store::hbase::row_keys::{self, lock_row};
 use crate::store::layout::Layout;
 use crate::store::remote::{
     Capabilities, Compares, Create, Created, OnReply, ReadBack, Record, Register, Replace, Reply, Settled,
@@ -91,7 +92,7 @@ impl HbaseOwnStore {
 
     fn try_to_create(&self, create: &Create<'_>, by: Deadline) -> Result<Settled<u64, Standing>> {
         checked(create.record.ttl())?;
-        let row = &create.name.hbase_row();
+        let row = &lock_row(create.name);
         let further = create.numbers.saturating_sub(1);
         let mut number = create.count.unwrap_or_default().saturating_add(further);
         let mut expects = self.used.expected(row);
@@ -160,7 +161,7 @@ impl HbaseOwnStore {
     ) -> Reply {
         // The record of a creation without an answer. It cannot be stored: a stored record has its number.
         let Some(number) = expected.number() else { return Reply::No(None) };
-        let row = &name.hbase_row();
+        let row = &lock_row(name);
         let write = write(row, number, value, durability);
         Reply::of_bool(
             checked(write.ttl).and_then(|()| self.cells.rewrite(&write, expected.as_bytes(), parts, by)),
@@ -185,6 +186,10 @@ impl HistoryStore for HbaseOwnStore {
 }
 
 impl Register for HbaseOwnStore {
+    fn shard(&self, name: &LockName) -> u8 {
+        row_keys::shard(name)
+    }
+
     fn promises(&self) -> Vec<Promise> {
         promises::own()
     }
@@ -253,11 +258,11 @@ impl Register for HbaseOwnStore {
     }
 
     fn read(&self, name: &LockName, by: Deadline) -> Result<Standing> {
-        Ok(standing(self.cells.read_cells(&name.hbase_row(), by)?))
+        Ok(standing(self.cells.read_cells(&lock_row(name), by)?))
     }
 
     fn read_many(&self, names: &[LockName], by: Deadline, report: &mut dyn FnMut(usize, Standing)) {
-        let rows: Vec<_> = names.iter().map(LockName::hbase_row).collect();
+        let rows: Vec<_> = names.iter().map(lock_row).collect();
         self.cells.read_many(&rows, by, &mut |index, cells| report(index, standing(cells)));
     }
 
@@ -267,7 +272,7 @@ impl Register for HbaseOwnStore {
     }
 
     fn last_count(&self, name: &LockName, by: Deadline) -> Result<Option<u64>> {
-        Ok(self.cells.read_cells(&name.hbase_row(), by)?.number)
+        Ok(self.cells.read_cells(&lock_row(name), by)?.number)
     }
 
     fn history(&self) -> Option<&dyn HistoryStore> {

@@ -1,8 +1,8 @@
 //! Where a table is, from its URI, and the function that opens an application's table.
 
 use super::steps::RowStore;
+use super::table_name::checked_table;
 use crate::error::{Error, Result};
-use crate::names::lock_name::checked_table;
 use crate::settings::options::Options;
 use crate::store::address::{AddressForm, servers};
 use crate::store::store_uri::{StoreUri, decode};

@@ -370,6 +370,10 @@ impl<R: Register> LockStore for RemoteStore<R> {
         self.register.promises()
     }
 
+    fn shard(&self, name: &LockName) -> u8 {
+        self.register.shard(name)
+    }
+
     fn counters(&self) -> StoreCounters {
         self.register.counters().plus(self.counters.now())
     }

@@ -6,6 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use super::record::Record;
 use crate::error::{Error, Result};
 use crate::names::diagnostic::Diagnostic;
+use crate::names::fnv::fnv1a;
 use crate::names::holder::Holder;
 use crate::names::lock_name::LockName;
 use crate::names::promise::Promise;
@@ -313,6 +314,11 @@ pub trait Register: Send + Sync + fmt::Debug + 'static {
     /// See [`LockStore::promises`](crate::store::LockStore::promises).
     fn promises(&self) -> Vec<Promise> {
         Vec::new()
+    }
+
+    /// See [`LockStore::shard`](crate::store::LockStore::shard).
+    fn shard(&self, name: &LockName) -> u8 {
+        fnv1a(name.key().as_bytes()).to_le_bytes()[0]
     }
 
     /// Returns what this store can do. The answer must not change while the store is open. Does not block.

@@ -28,6 +28,7 @@ use crate::store::hbase::cell_store::{
 };
 use crate::store::hbase::layout::{COVER, CellColumn, LOCK};
 use crate::store::hbase::locks::standing;
+use crate::store::hbase::row_keys::lock_row;
 use crate::store::remote::resolve::part;
 use crate::store::remote::{OnReply, Replace, Reply, Standing};
 use crate::store::request_kind::RequestKind;
@@ -77,7 +78,7 @@ impl Native {
     ) {
         const CHANGE: (RequestKind, &str) = (RequestKind::Write, "conditional Put");
         let action = |item: Replace<'a>| {
-            let (row, alone) = (Bytes::from(item.name.hbase_row()), item.alone);
+            let (row, alone) = (Bytes::from(lock_row(item.name)), item.alone);
             let action = rows.change(&row, &item);
             RowAction { item, row, action, kind: CHANGE, alone }
         };

@@ -21,6 +21,7 @@ use crate::store::hbase::cell_store::{CellStore as _, Content, LockTable};
 use crate::store::hbase::latches::{
     came_column, count_column, count_in, due_column, is_no_table, made_column, not_found, row_of,
 };
+use crate::store::hbase::row_keys::latch_row;
 use crate::store::request_kind::RequestKind;
 use crate::store::{LatchStore, NewLatch, Roster, Step, Stepped, unexpected};
 
@@ -179,7 +180,7 @@ impl GatewayLatches {
 
     /// Reads the cells of these latches that `level` needs. Returns no cells if the table does not exist.
     fn read(&self, names: &[&LatchName], level: Level, by: Deadline) -> Result<GatewayCells> {
-        let rows: Vec<_> = names.iter().map(|name| name.hbase_row()).collect();
+        let rows: Vec<_> = names.iter().map(|name| latch_row(name)).collect();
         // The counts of all farms of these latches, and what shows that they have names. Each latch picks its own columns.
         let farms = names.iter().map(|name| name.farm());
         let columns = farms.flat_map(|farm| [count_column(farm), made_column(farm)]);
@@ -220,7 +221,7 @@ struct GatewayCells(BTreeMap<Vec<u8>, BTreeMap<Vec<u8>, TCell>>);
 
 impl GatewayCells {
     fn count(&self, name: &LatchName, level: Level) -> Result<Option<i64>> {
-        let row = self.0.get(&name.hbase_row());
+        let row = self.0.get(&latch_row(name));
         let prefix = qualified(b"");
         let cells = row.into_iter().flatten().filter_map(|(column, cell)| {
             Some((column.strip_prefix(prefix.as_slice())?, cell.value.as_deref().unwrap_or_default()))
@@ -229,7 +230,7 @@ impl GatewayCells {
     }
 
     fn value(&self, name: &LatchName, column: &[u8]) -> Option<&[u8]> {
-        self.0.get(&name.hbase_row())?.get(&qualified(column))?.value.as_deref()
+        self.0.get(&latch_row(name))?.get(&qualified(column))?.value.as_deref()
     }
 
     /// Returns the named participants of the latch that have not counted.
@@ -237,7 +238,7 @@ impl GatewayCells {
         let farm = name.farm();
         let Some(incarnation) = self.value(name, &made_column(farm)) else { return Vec::new() };
         let names = |prefix: Vec<u8>| -> BTreeSet<String> {
-            let cells = self.0.get(&name.hbase_row()).into_iter().flatten();
+            let cells = self.0.get(&latch_row(name)).into_iter().flatten();
             let of_it =
                 |cell: &TCell| cell.value.as_ref().is_some_and(|value| value.starts_with(incarnation));
             let named = cells.filter(|(_, cell)| of_it(cell));
