@@ -374,6 +374,14 @@ impl Error {
         }
     }
 
+    /// Returns an error of a check with the name of what was checked. Several options have one check.
+    pub(crate) fn about(self, what: &'static str) -> Error {
+        match self {
+            Error::InvalidArgument { value, allowed, .. } => Error::InvalidArgument { what, value, allowed },
+            error => error,
+        }
+    }
+
     pub(crate) fn context(self, doing: impl Into<String>) -> Error {
         Error::Context { doing: doing.into(), source: Arc::new(self) }
     }

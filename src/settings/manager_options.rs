@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::names::lock_name::NamePolicy;
 use crate::settings::limits::{
     NoticesSetting, checked_background_threads, checked_clock_margin, checked_history, checked_linger,
@@ -203,7 +203,7 @@ macro_rules! settings {
             /// INVALID_ARGUMENT for a value that is not allowed.
             pub(crate) fn settled(self, others: GivenSettings) -> Result<Settings> {
                 Ok(Settings { $($name: match self.$name.or(others.$name) {
-                    Some(given) => $check(given)?,
+                    Some(given) => $check(given).map_err(|error: Error| error.about($key))?,
                     None => $kind::default(DEFAULTS.$name)?,
                 }),* })
             }
@@ -283,7 +283,7 @@ plain_kind!(
 );
 plain_kind!(
     /// A number such as `100ppm`.
-    PartsPerMillion: u32, |options, key, _check| options.take(key).map(|text| parse_clock_margin(&text)).transpose()
+    PartsPerMillion: u32, |options, key, _check| options.take(key).map(|text| parse_clock_margin(&text).map_err(|error| error.about(key))).transpose()
 );
 plain_kind!(
     /// A whole number.

@@ -1,6 +1,7 @@
 //! Options of stores and managers, as those who open managers see them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::settings::manager_options::MANAGER;
 use crate::store::MemoryStore;
@@ -43,4 +44,20 @@ fn offered(error: &Error) -> Vec<String> {
     let said = error.to_string();
     let (_, keys) = said.split_once(": one of ").unwrap_or_else(|| panic!("{said}"));
     keys.split(", ").map(str::to_owned).collect()
+}
+
+#[test]
+fn a_wrong_setting_of_the_builder_is_named_by_its_own_option() {
+    let builder = || LockManager::builder().store_uri("memory:").client("a");
+    for (builder, named) in [
+        (builder().ttl(Duration::ZERO), "ttl \"0ns\""),
+        (builder().latch_ttl(Duration::ZERO), "latch_ttl \"0ns\""),
+        (builder().lock_delay(Duration::from_secs(7200)), "lock_delay \"7200s\""),
+        (builder().linger(Duration::from_secs(7200)), "linger \"7200s\""),
+        (builder().poll(Duration::ZERO), "poll \"0ns\""),
+        (builder().clock_margin_ppm(2_000_000), "clock_margin \"2000000ppm\""),
+    ] {
+        let error = builder.open().unwrap_err().to_string();
+        assert!(error.starts_with(named), "{error}");
+    }
 }
