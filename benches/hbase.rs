@@ -18,14 +18,7 @@ fn main() {
     let native = format!("hbase://{}/bench?client=bench", server.master);
     let mut peers: Vec<Box<dyn Peer>> = vec![
         Box::new(Local::open("direct, fenced (default)", &native)),
-        Box::new(Local::open(
-            "direct, fence=off mixed_fleet=off",
-            &format!("{native}&fence=off&mixed_fleet=off"),
-        )),
-        Box::new(Local::open(
-            "direct, fence=lock_row",
-            &format!("hbase://{}/bench_lock_row?client=bench&fence=lock_row", server.master),
-        )),
+        Box::new(Local::open("direct, fence=off", &format!("{native}&fence=off"))),
         Box::new(Local::open(
             "direct, layout=own",
             &format!("hbase://{}/bench_own?client=bench&layout=own", server.master),

@@ -50,7 +50,7 @@ impl Host {
             }
             Host::Hbase(server) => {
                 let direct = format!("hbase://{}/{place}?client=bench", server.master);
-                let off = format!("{direct}&fence=off&mixed_fleet=off");
+                let off = format!("{direct}&fence=off");
                 let gateway = format!("hbase+thrift://{}/{place}?client=bench", server.thrift);
                 let mut stores = vec![("HBase, fenced (default)", direct), ("HBase, fence=off", off)];
                 if cfg!(feature = "gateway") {

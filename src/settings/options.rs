@@ -48,6 +48,12 @@ pub(crate) const fn duration_of(text: &'static str) -> Duration {
 /// Renamed options: the old name and the new one.
 const RENAMED: [(&str, &str); 2] = [("watchers", "background_threads"), ("lanes", "pool")];
 
+/// Options that are gone, and what to do instead.
+const GONE: [(&str, &str); 1] = [(
+    "mixed_fleet",
+    "the option is gone, leave it out: every acquire reads its record back, whether Java services use the table or not",
+)];
+
 /// The options of a URI. The manager and the store each take out their own; the rest are unknown.
 #[derive(Debug, Default)]
 pub(crate) struct Options {
@@ -162,8 +168,9 @@ impl Options {
     fn unknown(&self, key: &str, known: &[StoreOption]) -> Error {
         let known: Vec<_> = self.of_manager.iter().chain(known).map(|option| option.key).collect();
         let renamed = RENAMED.iter().find(|(old, new)| *old == key && known.contains(new));
-        let allowed = match (renamed, known.as_slice()) {
-            (Some((_, new)), _) => format!("it is now {new}"),
+        let gone = GONE.iter().find(|(old, _)| *old == key).map(|(_, instead)| (*instead).to_owned());
+        let allowed = match (renamed.map(|(_, new)| format!("it is now {new}")).or(gone), known.as_slice()) {
+            (Some(instead), _) => instead,
             (None, []) => "this store has no options of its own".to_owned(),
             (None, known) => format!("one of {}", known.join(", ")),
         };
@@ -242,5 +249,16 @@ mod tests {
         assert!(refused("lanes", &OF_STORE).ends_with("is now pool"));
         // It never had an option of that name.
         assert!(refused("lanes", &[]).contains("one of "));
+    }
+
+    #[test]
+    fn an_option_that_is_gone_is_refused_with_what_to_do_instead() {
+        let mut options = Options::default();
+        options.insert("mixed_fleet".into(), "on".into()).unwrap();
+        let error = options.refuse_unknown(&OF_STORE).unwrap_err().to_string();
+        assert!(
+            error.contains("\"mixed_fleet\" is not allowed: the option is gone, leave it out"),
+            "{error}"
+        );
     }
 }

@@ -193,27 +193,7 @@ fn a_release_whose_second_reply_is_lost_is_ours_though_another_has_the_lock_by_t
 #[test]
 fn clients_of_neighbouring_layouts_exclude_each_other_and_their_fences_rise() {
     let Some(hbase) = created() else { return };
-    take_turns(managers([java(hbase), uri(hbase.master), own(hbase)]));
-}
-
-/// The fence of the layout java is then in the lock's row.
-#[test]
-fn clients_of_a_table_with_fence_lock_row_move_too() {
-    if left_to_the_long_run() {
-        return;
-    }
-    let Some(hbase) = hbase_or_skip() else { return };
-    let table = fresh_table("within");
-    let uri = |options: &str| format!("hbase://{}/{table}{options}", hbase.master);
-    initialize(&uri("?layout=both&fence=lock_row")).unwrap();
-    take_turns(managers([
-        uri("?fence=lock_row"),
-        uri("?layout=both&fence=lock_row"),
-        uri("_own?layout=own"),
-    ]));
-}
-
-fn take_turns([java, both, own]: [LockManager; 3]) {
+    let [java, both, own] = managers([java(hbase), uri(hbase.master), own(hbase)]);
     let mut last: Option<Fence> = None;
     for holder in [&java, &both, &java, &both, &own, &both, &own, &own, &both, &java, &both] {
         let lease = acquired(holder);
@@ -359,7 +339,7 @@ fn options_and_leases_that_the_layouts_do_not_have_are_refused_before_any_call()
         let error = dlm::store::open(&uri).expect_err(&uri);
         assert_eq!(error.code(), Code::InvalidArgument, "{error}");
     }
-    for allowed in ["fence=lock_row", "mixed_fleet=off", "own_table=n:u", "latches=l"] {
+    for allowed in ["fence=row", "own_table=n:u", "latches=l"] {
         dlm::store::open(&format!("{nowhere}&{allowed}")).unwrap();
     }
     let [manager] = managers([nowhere.to_owned()]);

@@ -3,11 +3,11 @@
 #![cfg(feature = "gateway")]
 
 use std::net::TcpListener;
-use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use dlm::hbase::{Cells, Table};
 use dlm::store::HbaseStore;
 use dlm::{Code, Deadline, Fence, Lease, Level, LockManager, LockName, Moment, Severity};
 use dlm_fixtures::hbase::{self, Hbase, fresh_table, hbase_or_skip};
@@ -31,19 +31,10 @@ fn site(test: &str) -> Option<Site> {
     Some(place(test, table::TABLE, ""))
 }
 
-/// Record and fence in one atomic step.
-fn site_of_lock_rows(test: &str) -> Option<Site> {
-    const TABLE: &str = "dlm_test_lock_rows";
-    static CREATED: Once = Once::new();
-    let hbase = hbase_or_skip()?;
-    CREATED.call_once(|| initialize(&uri(hbase, TABLE, "")));
-    Some(place(test, TABLE, "?fence=lock_row"))
-}
-
-/// Only the record: no fence and no read-back.
+/// Only the record, without a fence.
 fn site_without_fences(test: &str) -> Option<Site> {
     table::gateway()?;
-    Some(place(test, table::TABLE, "?fence=off&mixed_fleet=off"))
+    Some(place(test, table::TABLE, "?fence=off"))
 }
 
 fn place(test: &str, table: &str, options: &str) -> Site {
@@ -62,21 +53,6 @@ fn initialize(uri: &str) {
 dlm_testkit::contract!(site);
 dlm_testkit::latch_contract!(site);
 dlm_testkit::linger_contract!(site);
-
-mod lock_rows {
-    use dlm_testkit::contract::Site;
-    use dlm_testkit::left_to_the_long_run;
-
-    use super::site_of_lock_rows;
-
-    /// The short run has this layer with fences in rows of their own.
-    fn site_of_the_long_run(test: &str) -> Option<Site> {
-        if left_to_the_long_run() { None } else { site_of_lock_rows(test) }
-    }
-
-    dlm_testkit::contract!(site_of_lock_rows);
-    dlm_testkit::linger_contract!(site_of_the_long_run);
-}
 
 /// The cases that need no fences.
 mod without_fences {
@@ -161,6 +137,70 @@ fn a_table_without_the_family_is_no_table_for_locks() {
     assert!(error.chain().contains("no family D"), "{}", error.chain());
     let refused = manager(&uri(hbase, &table, ""), "family").lock("a", Level::Xdc).unwrap().try_acquire();
     assert_eq!(refused.unwrap_err().code(), Code::TableCreationError);
+}
+
+/// The counter is where `fence=lock_row` of earlier versions left it.
+#[test]
+fn a_table_that_was_used_with_fence_lock_row_is_refused_at_first_touch_and_its_fences_do_not_fall() {
+    let Some(hbase) = hbase_or_skip() else { return };
+    let table = fresh_table("within");
+    let direct = uri(hbase, &table, "");
+    initialize(&direct);
+    let name = manager(&direct, "within").lock("a", Level::Xdc).unwrap().name().clone();
+    let rows = Table::open(&format!("{direct}?timeout=1m")).unwrap();
+    let row = rows.row(HbaseStore::lock_row(&name));
+    // As counters were seeded.
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
+    let last = since << 20;
+    row.put(&Cells::new().put("D:F", last.to_be_bytes()).put("D:L", "")).unwrap();
+    let uris = [direct.clone(), format!("hbase+thrift://{}/{table}", hbase.thrift)];
+    let refused_by_all = || {
+        for uri in &uris {
+            let lock = manager(uri, "within").lock("a", Level::Xdc).unwrap();
+            // A wait ends at once, too.
+            let answers = [lock.try_acquire().map(drop), lock.acquire().map(drop), lock.inspect().map(drop)];
+            for answer in answers {
+                let error = answer.expect_err(uri);
+                // A slow gateway may have sent a request twice.
+                let is_late = *uri != direct && error.code() == Code::InDoubt;
+                assert!(is_late || error.code() == Code::TableCreationError, "{}", error.chain());
+                assert!(error.chain().contains("fence=lock_row"), "{}", error.chain());
+            }
+        }
+    };
+    refused_by_all();
+    // What was refused holds nothing. Without fences none can fall.
+    let without = manager(&format!("{direct}?fence=off"), "within").lock("a", Level::Xdc).unwrap();
+    let lease = without.acquire().unwrap();
+    refused_by_all();
+    assert!(lease.release().unwrap());
+    // An empty table.
+    for key in [HbaseStore::lock_row(&name), HbaseStore::fence_row(&name)] {
+        let row = rows.row(key);
+        let cells = row.get().unwrap().expect("the row is there");
+        let count = cells.value("D:F").expect("it has a counter").to_vec();
+        assert!(row.delete_if("D:F", &count).unwrap());
+    }
+    for uri in &uris {
+        let lease = manager(uri, "within").lock("a", Level::Xdc).unwrap().acquire().unwrap();
+        assert!(lease.fence() > Some(Fence(last)), "{:?} after {last}", lease.fence());
+        assert!(lease.release().unwrap());
+    }
+}
+
+/// Before any call: there is no server at the address.
+#[test]
+fn options_of_earlier_versions_are_refused_by_name() {
+    let native = "hbase://127.0.0.1:1/t?";
+    for uri in [native, "hbase+thrift://127.0.0.1:1/t?", "hbase://127.0.0.1:1/t?layout=both&"] {
+        for (option, instead) in [("fence=lock_row", "layout=own"), ("mixed_fleet=off", "leave it out")] {
+            let error = dlm::store::open(&format!("{uri}{option}")).expect_err(uri);
+            assert_eq!(error.code(), Code::InvalidArgument, "{}", error.chain());
+            assert!(error.chain().contains(instead), "{}", error.chain());
+        }
+    }
+    let error = dlm::store::open(&format!("{native}layout=own&mixed_fleet=on")).unwrap_err();
+    assert!(error.chain().contains("leave it out"), "{}", error.chain());
 }
 
 #[test]

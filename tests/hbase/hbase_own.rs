@@ -260,7 +260,7 @@ fn a_lease_of_one_layout_is_refused_by_the_other() {
 fn options_and_leases_that_the_layout_does_not_have_are_refused_before_any_call() {
     let nowhere = "hbase://127.0.0.1:1/t?layout=own";
     let thrift = "hbase+thrift://127.0.0.1:1/t?layout=own".to_owned();
-    for uri in [format!("{nowhere}&fence=lock_row"), format!("{nowhere}&mixed_fleet=off"), thrift] {
+    for uri in [format!("{nowhere}&fence=row"), thrift] {
         let error = dlm::store::open(&uri).expect_err(&uri);
         assert_eq!(error.code(), Code::InvalidArgument, "{error}");
     }

@@ -6,7 +6,7 @@ use super::cell_store::{CellStore as _, Content, LockTable as _, OwnStore, RowSc
 use super::layout::{CellColumn, LOCK, OWN_LOCK};
 use super::native::{Native, NativeLatches};
 use super::own::{self, checked};
-use super::rules::{FencePlace, Rules};
+use super::rules::take_fence;
 use super::steps::shown;
 use super::{HbaseOwnStore, HbaseStore, locks, promises};
 use crate::error::{Error, Result};
@@ -36,9 +36,9 @@ pub(crate) struct HbaseBridge {
 impl HbaseBridge {
     /// Creates the stores. See [`HbaseStore::native`].
     pub(crate) fn open(masters: &str, table: &str, mut options: Options) -> Result<HbaseBridge> {
-        let rules = Rules::take(&mut options)?;
-        if rules.fence == FencePlace::Off {
-            let allowed = "row or lock_row with layout=both: every lock has a fence in the layout own";
+        let has_fences = take_fence(&mut options)?;
+        if !has_fences {
+            let allowed = "row with layout=both: every lock has a fence in the layout own";
             return Err(Error::invalid("fence", "off", allowed));
         }
         let own_table = own_table_name(options.take("own_table"), table)?;
@@ -48,7 +48,7 @@ impl HbaseBridge {
         let latches = Box::new(NativeLatches::beside(&java, &latch_table));
         let (java_rows, own_rows) = (java.again(), own.again());
         Ok(HbaseBridge {
-            java: RemoteStore::new(HbaseStore { rows: Box::new(java), latches, rules }),
+            java: RemoteStore::new(HbaseStore { rows: Box::new(java), latches, has_fences }),
             own: RemoteStore::new(HbaseOwnStore::over(Box::new(own))),
             java_rows,
             own_rows,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::layout::{COVER, CellColumn, LOCK};
+use super::layout::{CellColumn, LOCK};
 use crate::error::Result;
 use crate::runtime::time::Deadline;
 use crate::store::hbase::row_keys::lock_row;
@@ -136,6 +136,8 @@ pub(super) struct LockCells {
     pub(super) record: Option<Cell>,
     /// See [`COVER`](super::layout::COVER).
     pub(super) cover: Option<Cell>,
+    /// Whether the row has a counter too, which earlier versions kept there with `fence=lock_row`.
+    pub(super) has_count: bool,
 }
 
 /// A table for locks.
@@ -219,12 +221,8 @@ pub(super) trait CellStore: LockTable {
 
     fn get(&self, row: &[u8], column: CellColumn, by: Deadline) -> Result<Option<Cell>>;
 
-    /// Reads the record of a lock and what covers it.
-    ///
-    /// Default: one after the other.
-    fn read_cells(&self, row: &[u8], by: Deadline) -> Result<LockCells> {
-        Ok(LockCells { record: self.get(row, LOCK, by)?, cover: self.get(row, COVER, by)? })
-    }
+    /// Reads the cells of a lock.
+    fn read_cells(&self, row: &[u8], by: Deadline) -> Result<LockCells>;
 
     /// Reads this cell of many rows. Calls `report` with the position of each row that was read, and its cell.
     ///

@@ -13,6 +13,7 @@ pub(super) const LOCK: CellColumn = CellColumn { family: "D", qualifier: "L" };
 /// How long the record of a lease that was broken may last: milliseconds from the time of this cell, 8 bytes, big-endian.
 /// The cell itself lasts as long.
 pub(super) const COVER: CellColumn = CellColumn { family: "D", qualifier: "C" };
+/// The counter of the fence, in a row of its own. With `fence=lock_row` earlier versions kept it in the lock's row.
 pub(super) const FENCE: CellColumn = CellColumn { family: "D", qualifier: "F" };
 
 pub(super) const OWN_LOCK: CellColumn = CellColumn { family: "O", qualifier: "L" };

@@ -10,7 +10,7 @@ use super::history;
 use super::layout::{FENCE, FREE, HISTORY, LOCK};
 use super::list;
 use super::promises;
-use super::rules::{FencePlace, Rules, refuse_own_table};
+use super::rules::{refuse_own_table, take_fence};
 use crate::error::{Error, Result};
 use crate::names::diagnostic::Diagnostic;
 use crate::names::history_entry::HistoryEntry;
@@ -53,7 +53,8 @@ pub(super) const LAZY_RELEASE_TTL: Duration = Duration::from_secs(90);
 pub struct HbaseStore {
     pub(super) rows: Box<dyn CellStore>,
     pub(super) latches: Box<dyn LatchStore>,
-    pub(super) rules: Rules,
+    /// Whether locks have fences.
+    pub(super) has_fences: bool,
 }
 
 impl HbaseStore {
@@ -76,43 +77,38 @@ impl HbaseStore {
     /// Creates a store that uses the Thrift1 gateway at `address`. Does no I/O; the first call connects.
     #[cfg(feature = "gateway")]
     pub(crate) fn thrift(address: &str, table: &str, mut options: Options) -> Result<HbaseStore> {
-        let rules = Rules::take(&mut options)?;
+        let has_fences = take_fence(&mut options)?;
         let latch_table = super::latches::table_name(options.take("latches").as_deref(), table)?;
-        if rules.fence == FencePlace::LockRow {
-            return Err(Error::invalid(
-                "fence",
-                "lock_row",
-                "row or off: only hbase:// can count in the lock's row",
-            ));
-        }
         let locks = super::thrift::Gateway::new(address, table, options)?;
         let latches = Box::new(super::thrift::GatewayLatches::beside(&locks, &latch_table));
-        Ok(HbaseStore { rows: Box::new(locks), latches, rules })
+        Ok(HbaseStore { rows: Box::new(locks), latches, has_fences })
     }
 
     /// Creates a store that connects to the cluster directly, through any of the masters `host:port,host:port`.
     /// Reads the files of the TLS options. Does no other I/O; the first call connects.
     pub(crate) fn native(masters: &str, table: &str, mut options: Options) -> Result<HbaseStore> {
         refuse_own_table(&mut options)?;
-        let rules = Rules::take(&mut options)?;
+        let has_fences = take_fence(&mut options)?;
         let latch_table = super::latches::table_name(options.take("latches").as_deref(), table)?;
         let locks = super::native::Native::new(masters, table, Content::Locks, options)?;
         let latches = Box::new(super::native::NativeLatches::beside(&locks, &latch_table));
-        Ok(HbaseStore { rows: Box::new(locks), latches, rules })
+        Ok(HbaseStore { rows: Box::new(locks), latches, has_fences })
     }
 
     fn counter_row(&self, name: &LockName) -> Option<Vec<u8>> {
-        match self.rules.fence {
-            FencePlace::Row => Some(fence_row(name)),
-            FencePlace::LockRow => Some(lock_row(name)),
-            FencePlace::Off => None,
-        }
+        self.has_fences.then(|| fence_row(name))
     }
 
     /// Returns how long the empty cell of a free lock lasts: longer than any record below it. Where locks have no fences,
     /// which last as long, it lasts as long as the record that it replaces, so that ids which are used once do not pile up.
     fn free_ttl(&self, least: Duration) -> Duration {
-        if self.rules.fence == FencePlace::Off { least } else { least.max(FENCE_TTL) }
+        if self.has_fences { least.max(FENCE_TTL) } else { least }
+    }
+
+    /// Whether an earlier version has counted the lock's fence in the lock's row, with `fence=lock_row`. Another counter may
+    /// be lower.
+    fn counts_elsewhere(&self, cells: &LockCells) -> bool {
+        self.has_fences && cells.has_count
     }
 
     fn free(&self, name: &LockName, expected: &Record, cover: Option<Duration>, by: Deadline) -> Reply {
@@ -175,7 +171,7 @@ impl Register for HbaseStore {
 
     fn promises(&self) -> Vec<Promise> {
         // A gateway sends writes again by itself.
-        promises::beside_java(self.rows.repeats_after().is_some(), self.rules.fence != FencePlace::Off)
+        promises::beside_java(self.rows.repeats_after().is_some(), self.has_fences)
     }
 
     fn describe(&self) -> String {
@@ -188,7 +184,7 @@ impl Register for HbaseStore {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            counts: self.rules.fence != FencePlace::Off,
+            counts: self.has_fences,
             counts_in_record: false,
             // A gateway can only add one.
             reserves: self.rows.repeats_after().is_none(),
@@ -224,7 +220,8 @@ impl Register for HbaseStore {
                 .map(|(row, least)| counter(row, least, create.numbers)),
         };
         Reply::of(self.rows.take(&take, by), |taken| {
-            let standing = taken.found.map(covered);
+            // Where `read` would refuse the table, it is left to `read`.
+            let standing = taken.found.filter(|cells| !self.counts_elsewhere(cells)).map(covered);
             if taken.put {
                 Reply::Yes(Created { count: taken.counted.and_then(seeded), standing })
             } else {
@@ -256,7 +253,18 @@ impl Register for HbaseStore {
     }
 
     fn read(&self, name: &LockName, by: Deadline) -> Result<Standing> {
-        self.rows.read_cells(&lock_row(name), by).map(covered)
+        let cells = self.rows.read_cells(&lock_row(name), by)?;
+        if self.counts_elsewhere(&cells) {
+            let what = "a version of this library with fence=lock_row has used the table: it kept the counter of \
+                        the fence in the lock's row (D:F), so the next fence could be lower than that. The section \
+                        \"From fence=lock_row\" of docs/hbase.md says how to move the table";
+            return Err(Error::TableCreation {
+                table: self.rows.describe(),
+                what: what.into(),
+                source: None,
+            });
+        }
+        Ok(covered(cells))
     }
 
     fn read_many(&self, names: &[LockName], by: Deadline, report: &mut dyn FnMut(usize, Standing)) {
@@ -396,7 +404,7 @@ fn cover_of(cell: &Cell) -> Option<Duration> {
 
 /// Decodes the cells of a lock. The times are all the server's, so no clock is compared with another.
 fn covered(cells: LockCells) -> Standing {
-    let LockCells { record, cover } = cells;
+    let LockCells { record, cover, has_count: _ } = cells;
     let ends_ms = cover.and_then(|cell| {
         Some(cell.written_ms.saturating_add(u64::try_from(cover_of(&cell)?.as_millis()).ok()?))
     });
@@ -463,7 +471,8 @@ mod tests {
         let beneath = |cover: Option<(u64, u64)>, written_ms| {
             let cell = |value: &[u8], written_ms| Cell { value: value.to_vec(), written_ms };
             let cover = cover.map(|(written_ms, ms)| cell(&ms.to_be_bytes(), written_ms));
-            match covered(LockCells { record: Some(cell(record.as_bytes(), written_ms)), cover }) {
+            let record = Some(cell(record.as_bytes(), written_ms));
+            match covered(LockCells { record, cover, has_count: false }) {
                 Standing::Held(found) => found.beneath.map(|beneath| beneath.as_millis() as u64),
                 Standing::Free => panic!("it is held"),
             }
@@ -473,7 +482,7 @@ mod tests {
         assert_eq!(beneath(Some((900, lasts_ms + 101)), 1000), Some(lasts_ms + 1));
         assert_eq!(beneath(Some((u64::MAX, u64::MAX)), 0), Some(u64::MAX), "no overflow");
         assert_eq!(beneath(Some((0, 5)), 1000), None);
-        assert_eq!(covered(LockCells { record: None, cover: None }), Standing::Free);
+        assert_eq!(covered(LockCells::default()), Standing::Free);
     }
 
     #[test]

@@ -8,8 +8,7 @@ const fn option(key: &'static str, default: &'static str, meaning: &'static str)
     StoreOption::new(key, default, meaning)
 }
 
-const FENCE: StoreOption = option("fence", "row", "`row`, `lock_row`, `off`: where fences are counted");
-const MIXED_FLEET: StoreOption = option("mixed_fleet", "on", "whether Java's DLM uses the table too");
+const FENCE: StoreOption = option("fence", "row", "`row`, `off`: whether locks have fences");
 const LATCHES: StoreOption =
     option("latches", "", "the table for latches; by default named after the table for locks");
 const CONNECT_TIMEOUT: StoreOption = option("connect_timeout", "3s", "10ms to 10m");
@@ -21,7 +20,7 @@ const TIMEOUT: StoreOption = option("timeout", "10s", "the time limit of one cal
 const POOL: StoreOption = option("pool", "16", "the most connections, 1 to 1024");
 
 /// Of `hbase://`.
-pub(super) const HBASE: [StoreOption; 11] = [
+pub(super) const HBASE: [StoreOption; 10] = [
     LAYOUT,
     option(
         "own_table",
@@ -29,7 +28,6 @@ pub(super) const HBASE: [StoreOption; 11] = [
         "with `layout=both`: the table of the layout `own`; by default the table's name and `_own`",
     ),
     FENCE,
-    MIXED_FLEET,
     LATCHES,
     CONNECT_TIMEOUT,
     USER,
@@ -41,10 +39,9 @@ pub(super) const HBASE: [StoreOption; 11] = [
 
 /// Of `hbase+thrift://`.
 #[cfg(feature = "gateway")]
-pub(super) const GATEWAY: [StoreOption; 7] = [
+pub(super) const GATEWAY: [StoreOption; 6] = [
     option("layout", "java", "only `java`: the gateway lacks the conditions that `own` needs"),
     FENCE,
-    MIXED_FLEET,
     LATCHES,
     CONNECT_TIMEOUT,
     POOL,

@@ -71,12 +71,12 @@ impl HbaseOwnStore {
     /// Creates a store. See [`HbaseStore::native`](super::HbaseStore).
     pub(crate) fn open(masters: &str, table: &str, mut options: Options) -> Result<HbaseOwnStore> {
         refuse_own_table(&mut options)?;
-        for option in ["fence", "mixed_fleet"] {
-            if let Some(value) = options.take(option) {
-                let allowed = "no such option with layout=own: every lock has a fence, and no Java client can \
-                               use the table";
-                return Err(Error::invalid(option, value, allowed));
-            }
+        if let Some(value) = options.take("fence") {
+            return Err(Error::invalid(
+                "fence",
+                value,
+                "no such option with layout=own: every lock has a fence",
+            ));
         }
         let latch_table = super::latches::table_name(options.take("latches").as_deref(), table)?;
         let locks = super::native::Native::new(masters, table, Content::OwnLocks, options)?;

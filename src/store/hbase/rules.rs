@@ -3,46 +3,17 @@
 use crate::error::{Error, Result};
 use crate::settings::options::Options;
 
-/// The cell that counts a lock's fence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum FencePlace {
-    /// A separate row beside the lock's row. A Java client's Delete of the lock's row does not delete it.
-    #[default]
-    Row,
-    /// The lock's row, in one atomic step with the record. Only for tables that no Java client uses.
-    LockRow,
-    /// No cell: locks have no fence.
-    Off,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Rules {
-    pub(super) fence: FencePlace,
-    /// Whether clients of the Java library may use the table. Their Deletes can hide a record although the server
-    /// answered yes to its Put.
-    pub(super) mixed_fleet: bool,
-}
-
-impl Rules {
-    pub(super) fn take(options: &mut Options) -> Result<Rules> {
-        let fence = match options.take("fence").as_deref() {
-            None | Some("row") => FencePlace::Row,
-            Some("lock_row") => FencePlace::LockRow,
-            Some("off") => FencePlace::Off,
-            Some(other) => return Err(Error::invalid("fence", other, "row, lock_row or off")),
-        };
-        let mixed_fleet = match options.take("mixed_fleet").as_deref() {
-            None => fence != FencePlace::LockRow,
-            Some("on") => true,
-            Some("off") => false,
-            Some(other) => return Err(Error::invalid("mixed_fleet", other, "on or off")),
-        };
-        if mixed_fleet && fence == FencePlace::LockRow {
-            let why =
-                "off with fence=lock_row: a Java client's Delete of the lock's row would reset the fence";
-            return Err(Error::invalid("mixed_fleet", "on", why));
+/// Returns whether locks have fences.
+pub(super) fn take_fence(options: &mut Options) -> Result<bool> {
+    match options.take("fence").as_deref() {
+        None | Some("row") => Ok(true),
+        Some("off") => Ok(false),
+        Some("lock_row") => {
+            let allowed = "row or off: lock_row is gone; layout=own keeps record and fence in one row. The \
+                           section \"From fence=lock_row\" of docs/hbase.md says how to move a table";
+            Err(Error::invalid("fence", "lock_row", allowed))
         }
-        Ok(Rules { fence, mixed_fleet })
+        Some(other) => Err(Error::invalid("fence", other, "row or off")),
     }
 }
 
@@ -51,5 +22,24 @@ pub(super) fn refuse_own_table(options: &mut Options) -> Result<()> {
     match options.take("own_table") {
         None => Ok(()),
         Some(table) => Err(Error::invalid("own_table", table, "no such option without layout=both")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_of_fences_that_is_gone_is_refused_with_what_to_do_instead() {
+        let taken = |value: &str| {
+            let mut options = Options::default();
+            options.insert("fence".into(), value.into()).unwrap();
+            take_fence(&mut options)
+        };
+        let error = taken("lock_row").unwrap_err().to_string();
+        assert!(error.starts_with("fence \"lock_row\"") && error.contains("layout=own"), "{error}");
+        for (value, has_fences) in [("row", true), ("off", false)] {
+            assert_eq!(taken(value).unwrap(), has_fences);
+        }
     }
 }

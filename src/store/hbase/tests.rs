@@ -10,7 +10,7 @@ use super::cell_store::{
 use super::diagnose::diagnose_version;
 use super::layout::{CellColumn, LOCK};
 use super::locks::HbaseStore;
-use super::rules::{FencePlace, Rules};
+use super::row_keys::lock_row;
 use crate::Code;
 use crate::error::{Error, Result};
 use crate::names::diagnostic::Severity;
@@ -107,7 +107,8 @@ impl CellStore for Scripted {
     }
 
     fn read_cells(&self, row: &[u8], by: Deadline) -> Result<LockCells> {
-        Ok(LockCells { record: self.get(row, LOCK, by)?, cover: None })
+        let has_count = self.0.cells.lock().contains_key(&within(row));
+        Ok(LockCells { record: self.get(row, LOCK, by)?, cover: None, has_count })
     }
 
     fn check_and_put(&self, swap: &CheckAndPut<'_>, _: Deadline) -> Result<bool> {
@@ -131,6 +132,11 @@ impl CellStore for Scripted {
     }
 }
 
+/// The counter in the row of a lock.
+fn within(row: &[u8]) -> Vec<u8> {
+    [row, b" D:F"].concat()
+}
+
 struct Stage {
     server: Arc<OneServer>,
     store: RemoteStore<HbaseStore>,
@@ -140,16 +146,16 @@ struct Stage {
 
 /// A store without fence: each release and renewal is one request, and an acquire is two.
 fn stage() -> Stage {
-    stage_with(Rules { fence: FencePlace::Off, mixed_fleet: false })
+    stage_with(false)
 }
 
-fn stage_with(rules: Rules) -> Stage {
+fn stage_with(has_fences: bool) -> Stage {
     let server = Arc::new(OneServer::default());
     Stage {
         store: RemoteStore::new(HbaseStore {
             rows: Box::new(Scripted(Arc::clone(&server))),
             latches: Box::new(MemoryStore::new()),
-            rules,
+            has_fences,
         }),
         server,
         name: LockName::new(Level::Xdc, "tests", None, "a", NamePolicy::Strict).unwrap(),
@@ -198,7 +204,7 @@ fn an_acquire_whose_request_was_lost_tries_again_when_the_server_is_back() {
 fn an_acquire_that_has_the_lock_waits_for_its_fence_and_proof() {
     // The counter is new, so it must be seeded.
     for down_before in ["count", "seed", "proof"] {
-        let stage = stage_with(Rules { fence: FencePlace::Row, mixed_fleet: true });
+        let stage = stage_with(true);
         let mut fates = VecDeque::from([Fate::Served]);
         for request in ["count", "seed", "proof"] {
             let down = if request == down_before { 3 } else { 0 };
@@ -208,6 +214,29 @@ fn an_acquire_that_has_the_lock_waits_for_its_fence_and_proof() {
         stage.granted();
         assert!(stage.server.fates.lock().is_empty(), "{down_before}");
     }
+}
+
+/// As `fence=lock_row` of earlier versions left it.
+#[test]
+fn a_lock_whose_row_has_a_counter_is_refused_and_not_kept() {
+    let (stage, counting) = (stage(), stage_with(true));
+    let row = lock_row(&stage.name);
+    for is_held in [false, true] {
+        let held = is_held.then(|| counting.granted());
+        counting.server.cells.lock().insert(within(&row), 7u64.to_be_bytes().to_vec());
+        let (refused, doubtful) = counting.acquire(Deadline::after(LONG));
+        let error = refused.unwrap_err();
+        assert_eq!((error.code(), doubtful), (Code::TableCreationError, 0));
+        assert!(error.to_string().contains("fence=lock_row"), "{error}");
+        assert!(counting.store.holder(&counting.name, Deadline::after(LONG)).is_err());
+        counting.server.cells.lock().remove(&within(&row));
+        let holder = counting.store.holder(&counting.name, Deadline::after(LONG)).unwrap();
+        assert_eq!(holder.is_some(), is_held);
+        drop(held);
+    }
+    // Without fences there is none that could be lower.
+    stage.server.cells.lock().insert(within(&row), 7u64.to_be_bytes().to_vec());
+    stage.granted();
 }
 
 #[test]

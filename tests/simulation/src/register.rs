@@ -41,8 +41,6 @@ const OWN_SLACK: Duration = Duration::from_millis(20);
 pub enum Dialect {
     /// HBase: record, fence and read-back in one request. The fence is in a row of its own.
     Hbase,
-    /// HBase with `fence=lock_row`.
-    HbaseLockRow,
     /// HBase through a gateway: three requests. The gateway may send a request again, and the first copy of it may be
     /// served late.
     Gateway,
@@ -57,14 +55,8 @@ pub enum Dialect {
 
 impl Dialect {
     /// All dialects.
-    pub const ALL: [Dialect; 6] = [
-        Dialect::Hbase,
-        Dialect::HbaseLockRow,
-        Dialect::Gateway,
-        Dialect::Aerospike,
-        Dialect::HbaseOwn,
-        Dialect::AerospikeOwn,
-    ];
+    pub const ALL: [Dialect; 5] =
+        [Dialect::Hbase, Dialect::Gateway, Dialect::Aerospike, Dialect::HbaseOwn, Dialect::AerospikeOwn];
 
     /// How much longer than its TTL this store may keep a record.
     pub fn slack(self) -> Duration {
@@ -77,7 +69,7 @@ impl Dialect {
 
     /// Whether the record of an older grant may come back when the record of a holder that is gone has ended.
     pub fn brings_back(self) -> bool {
-        matches!(self, Dialect::Hbase | Dialect::HbaseLockRow | Dialect::Gateway)
+        matches!(self, Dialect::Hbase | Dialect::Gateway)
     }
 
     /// Whether the record contains its number.
@@ -313,7 +305,7 @@ impl Register for SimulatedRegister {
             ..Capabilities::default()
         };
         match self.dialect {
-            Dialect::Hbase | Dialect::HbaseLockRow => hbase,
+            Dialect::Hbase => hbase,
             Dialect::Gateway => Capabilities { repeats_after: Some(REPEATS_AFTER), ..hbase },
             Dialect::Aerospike | Dialect::HbaseOwn | Dialect::AerospikeOwn => Capabilities {
                 counts_in_record: self.dialect.counts_in_record(),
@@ -354,7 +346,6 @@ impl Register for SimulatedRegister {
             let (counts, reads) = match dialect {
                 // The count is not a part of the condition.
                 Dialect::Hbase => (!split, read_back && !split),
-                Dialect::HbaseLockRow => (free, read_back),
                 _ => (false, false),
             };
             let count = least.filter(|_| counts).map(|least| server.count(name, least, numbers));
@@ -431,7 +422,7 @@ impl Register for SimulatedRegister {
 
     fn reserve(&self, name: &LockName, least: u64, numbers: u64, by: Deadline) -> Result<u64> {
         match self.dialect {
-            Dialect::Hbase | Dialect::HbaseLockRow => {
+            Dialect::Hbase => {
                 self.call(name, by, move |server, name| server.count(name, least, numbers)).of_change()
             }
             Dialect::Aerospike => self

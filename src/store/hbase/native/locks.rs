@@ -26,7 +26,7 @@ use crate::store::hbase::cell_store::{
     Cell, CellStore, CheckAndPut, Count, Durability, LockCells, LockTable, PROBE, RowPage, RowScan,
     SchemaFault, Take, Taken,
 };
-use crate::store::hbase::layout::{COVER, CellColumn, LOCK};
+use crate::store::hbase::layout::{COVER, CellColumn, FENCE, LOCK};
 use crate::store::hbase::locks::standing;
 use crate::store::hbase::row_keys::lock_row;
 use crate::store::remote::resolve::part;
@@ -188,26 +188,6 @@ impl Native {
         let sum = counted(&behind).ok();
         Ok(Taken { put, counted: sum, found: lock_cells(&behind).ok() })
     }
-
-    fn take_with_count_within(
-        &self,
-        region: &Region,
-        take: &TakeBytes,
-        count: &CountBytes,
-        by: Deadline,
-    ) -> Result<Taken, SendError> {
-        let both = [take.put(), count.increment()];
-        let actions = vec![
-            count.begin(region),
-            conditional(region, take.free(), both),
-            in_turn(region, vec![take.read()]),
-        ];
-        let mut results = self.multi(region, actions, by)?.into_iter().skip(1);
-        let first = results.next().ok_or_else(protocol_violation)?;
-        let put = processed(&first)?;
-        let sum = if put { counted(&first).ok() } else { None };
-        Ok(Taken { put, counted: sum, found: results.next().and_then(|result| lock_cells(&result).ok()) })
-    }
 }
 
 impl LockTable for Native {
@@ -343,7 +323,6 @@ impl CellStore for Native {
         let what = "conditional Put with count and read-back";
         let (bytes, count) = (TakeBytes::new(take), take.count.map(CountBytes::new));
         self.on_region(RequestKind::Write, what, take.row, by, |region, by| match &count {
-            Some(count) if count.row == take.row => self.take_with_count_within(region, &bytes, count, by),
             Some(count) if region.holds(&count.row) => self.take_with_count_beside(region, &bytes, count, by),
             // After a split the counter may be in another region. Then a separate call counts it, and a read-back
             // before that count would prove nothing.
@@ -420,10 +399,10 @@ fn one_get(row: &Bytes, column: CellColumn) -> Get {
     request::get(row, &family, &[qualifier])
 }
 
-/// Builds a read of a lock's record and of what covers it.
+/// Builds a read of the cells of a lock.
 fn get_lock(row: &Bytes) -> Get {
-    let ((family, record), (_, cover)) = (names(LOCK), names(COVER));
-    request::get(row, &family, &[cover, record])
+    let [(family, record), (_, cover), (_, count)] = [LOCK, COVER, FENCE].map(names);
+    request::get(row, &family, &[cover, count, record])
 }
 
 fn lock_cells(result: &RegionActionResult) -> Result<LockCells, SendError> {
@@ -435,8 +414,11 @@ fn lock_cells(result: &RegionActionResult) -> Result<LockCells, SendError> {
 fn decoded<'a>(found: impl IntoIterator<Item = &'a messages::Cell>) -> LockCells {
     let mut cells = LockCells::default();
     for found in found {
-        let is_cover = found.qualifier == COVER.qualifier.as_bytes();
-        *(if is_cover { &mut cells.cover } else { &mut cells.record }) = Some(cell(found.clone()));
+        match found.qualifier.as_slice() {
+            it if it == FENCE.qualifier.as_bytes() => cells.has_count = true,
+            it if it == COVER.qualifier.as_bytes() => cells.cover = Some(cell(found.clone())),
+            _ => cells.record = Some(cell(found.clone())),
+        }
     }
     cells
 }

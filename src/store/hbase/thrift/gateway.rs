@@ -22,7 +22,7 @@ use crate::store::hbase::cell_store::{
     Cell, CellStore, CheckAndPut, Content, Count, LockCells, LockTable, NO_TABLE, PROBE, RowPage, RowScan,
     ScannedRow, SchemaFault,
 };
-use crate::store::hbase::layout::{COVER, CellColumn, LOCK};
+use crate::store::hbase::layout::{COVER, CellColumn, FENCE, LOCK};
 use crate::store::hbase::options::{GATEWAY, GATEWAY_TABLE};
 use crate::store::remote::resolve::part;
 use crate::store::request_kind::RequestKind;
@@ -473,13 +473,13 @@ impl CellStore for Gateway {
     }
 
     fn read_cells(&self, row: &[u8], by: Deadline) -> Result<LockCells> {
-        let columns = vec![name(LOCK), name(COVER)];
+        let columns = vec![name(LOCK), name(COVER), name(FENCE)];
         let found = self.call(RequestKind::Read, "get", Some(row), by, |client| {
             client.get_row_with_columns(self.table(), row.to_vec(), columns.clone(), BTreeMap::new())
         })?;
         let mut columns = found.into_iter().next().and_then(|row| row.columns).unwrap_or_default();
         let mut take = |column| columns.remove(&name(column)).map(cell);
-        Ok(LockCells { record: take(LOCK), cover: take(COVER) })
+        Ok(LockCells { record: take(LOCK), cover: take(COVER), has_count: take(FENCE).is_some() })
     }
 
     fn check_and_put(&self, swap: &CheckAndPut<'_>, by: Deadline) -> Result<bool> {
