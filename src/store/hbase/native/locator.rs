@@ -234,7 +234,7 @@ impl Locator {
         self.learn(Arc::new(Region { server: to, ..region.clone() }));
     }
 
-    /// SharedReads up the region that holds `row`. Also returns the result for the threads that wait for this look-up.
+    /// Looks up the region that holds `row`. Also returns the result for the threads that wait for this look-up.
     fn look_up(&self, row: &[u8], by: Deadline) -> (Result<Region, Lookup>, LookUpEnd) {
         let result = match self.scan_meta(row, by) {
             Ok(result) => result,
