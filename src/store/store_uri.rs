@@ -20,7 +20,6 @@ pub struct StoreUri {
     /// The same for messages, without what may be a password.
     told: String,
     authority: String,
-    encoded_path: String,
     path: String,
     options: Options,
 }
@@ -62,7 +61,6 @@ impl StoreUri {
             shown,
             told,
             authority: authority.to_owned(),
-            encoded_path: path.to_owned(),
             path: decode("store path", path)?,
             options,
         })
@@ -74,6 +72,7 @@ impl StoreUri {
     }
 
     /// Takes all options out.
+    #[cfg(any(feature = "aerospike", feature = "hbase"))]
     pub(crate) fn take_options(&mut self) -> Options {
         std::mem::take(&mut self.options)
     }
@@ -81,7 +80,10 @@ impl StoreUri {
     /// Returns the path without its first slash and those at its end. It is not percent-decoded.
     #[cfg(any(feature = "aerospike", feature = "hbase"))]
     pub(crate) fn names(&self) -> &str {
-        self.encoded_path.trim_start_matches('/').trim_end_matches('/')
+        let after = &self.shown[self.scheme.len() + 1..];
+        let after =
+            after.strip_prefix("//").and_then(|after| after.strip_prefix(&*self.authority)).unwrap_or(after);
+        after.strip_prefix('/').unwrap_or(after).trim_end_matches('/')
     }
 
     /// Creates the error about a part that the URI lacks. `form` shows a whole URI.

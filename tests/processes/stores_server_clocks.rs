@@ -17,6 +17,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// fence counters are kept.
 const STEPS: [Duration; 2] = [LONG.saturating_mul(10), HOUR.saturating_mul(24 * 40)];
 /// The same for the layout `own`, in which no lease is longer than 30 days.
+#[cfg(feature = "aerospike")]
 const STEPS_OF_OWN: [Duration; 2] = [STEPS[0], HOUR.saturating_mul(24 * 25)];
 /// TTL of the leases that a step back makes longer. The clock is set back long before their end.
 const SHORT: Duration = Duration::from_secs(10);
