@@ -207,7 +207,8 @@ fn after_help() -> String {
     let (mut forms, mut options) = (String::new(), String::new());
     let mut stores = vec![("all", &MANAGER_OPTIONS[..])];
     for scheme in schemes() {
-        if !AFTER_HELP.contains(&format!("\n  {}:", scheme.name())) {
+        // The tool refuses `memory:`, which no other process sees.
+        if scheme.name() != "memory" && !AFTER_HELP.contains(&format!("\n  {}:", scheme.name())) {
             forms += &format!("  {}\n", scheme.form());
         }
         stores.push((scheme.name(), scheme.options()));

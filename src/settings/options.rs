@@ -48,9 +48,10 @@ pub(crate) const fn duration_of(text: &'static str) -> Duration {
 /// Renamed options: the old name and the new one.
 const RENAMED: [(&str, &str); 2] = [("watchers", "background_threads"), ("lanes", "pool")];
 
-/// Options that are gone, and what to do instead.
-const GONE: [(&str, &str); 1] = [(
+/// Options that are gone: the name, an option of the stores that had it, and what to do instead.
+const GONE: [(&str, &str, &str); 1] = [(
     "mixed_fleet",
+    "latches",
     "the option is gone, leave it out: every acquire reads its record back, whether Java services use the table or not",
 )];
 
@@ -168,11 +169,12 @@ impl Options {
     fn unknown(&self, key: &str, known: &[StoreOption]) -> Error {
         let known: Vec<_> = self.of_manager.iter().chain(known).map(|option| option.key).collect();
         let renamed = RENAMED.iter().find(|(old, new)| *old == key && known.contains(new));
-        let gone = GONE.iter().find(|(old, _)| *old == key).map(|(_, instead)| (*instead).to_owned());
-        let allowed = match (renamed.map(|(_, new)| format!("it is now {new}")).or(gone), known.as_slice()) {
-            (Some(instead), _) => instead,
-            (None, []) => "this store has no options of its own".to_owned(),
-            (None, known) => format!("one of {}", known.join(", ")),
+        let gone = GONE.iter().find(|(old, beside, _)| *old == key && known.contains(beside));
+        let allowed = match (renamed, gone, known.as_slice()) {
+            (Some((_, new)), ..) => format!("it is now {new}"),
+            (_, Some((_, _, instead)), _) => (*instead).to_owned(),
+            (_, _, []) => "this store has no options of its own".to_owned(),
+            (_, _, known) => format!("one of {}", known.join(", ")),
         };
         Error::invalid("store option", key, allowed)
     }
@@ -255,10 +257,13 @@ mod tests {
     fn an_option_that_is_gone_is_refused_with_what_to_do_instead() {
         let mut options = Options::default();
         options.insert("mixed_fleet".into(), "on".into()).unwrap();
-        let error = options.refuse_unknown(&OF_STORE).unwrap_err().to_string();
+        let refused = |known: &[StoreOption]| options.refuse_unknown(known).unwrap_err().to_string();
+        let error = refused(&[StoreOption::new("latches", "", "")]);
         assert!(
             error.contains("\"mixed_fleet\" is not allowed: the option is gone, leave it out"),
             "{error}"
         );
+        // Other stores never had it.
+        assert!(refused(&OF_STORE).ends_with("one of pool"));
     }
 }

@@ -21,7 +21,7 @@ use crate::settings::manager_options::MANAGER;
 use crate::settings::store_option::StoreOption;
 
 /// The schemes of all stores of this crate, including those that this build leaves out, and the features that have them.
-const BUILT_IN: [(&str, &str); 5] = [
+pub(super) const BUILT_IN: [(&str, &str); 5] = [
     ("memory", ""),
     ("embedded", "embedded"),
     ("hbase", "hbase"),

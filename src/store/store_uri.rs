@@ -17,8 +17,8 @@ pub struct StoreUri {
     scheme: &'static str,
     /// Scheme, authority and path, as given.
     shown: String,
-    /// The same for messages, without what may be a password.
-    told: String,
+    /// The same, without what may be a password.
+    for_messages: String,
     authority: String,
     path: String,
     options: Options,
@@ -46,11 +46,11 @@ impl StoreUri {
         options: Options,
         uri: &str,
     ) -> Result<StoreUri> {
-        let (shown, told) = (format!("{scheme}:{endpoint}"), without_secrets(uri));
+        let (shown, for_messages) = (format!("{scheme}:{endpoint}"), without_secrets(uri));
         if shape == UriShape::Servers && endpoint.contains('@') {
             let allowed =
                 "a URI without user and password (give them as options); write %40 for an @ in the path";
-            return Err(Error::invalid("store", told, allowed));
+            return Err(Error::invalid("store", for_messages, allowed));
         }
         let (authority, path) = match endpoint.strip_prefix("//") {
             Some(rest) if shape == UriShape::Servers => rest.split_at(rest.find('/').unwrap_or(rest.len())),
@@ -59,9 +59,9 @@ impl StoreUri {
         Ok(StoreUri {
             scheme,
             shown,
-            told,
             authority: authority.to_owned(),
-            path: decode("store path", path)?,
+            path: decoded("store path", path, &for_messages)?,
+            for_messages,
             options,
         })
     }
@@ -79,7 +79,7 @@ impl StoreUri {
 
     /// Returns the path without its first slash and those at its end. It is not percent-decoded.
     #[cfg(any(feature = "aerospike", feature = "hbase"))]
-    pub(crate) fn names(&self) -> &str {
+    pub(crate) fn encoded_names(&self) -> &str {
         let after = &self.shown[self.scheme.len() + 1..];
         let after =
             after.strip_prefix("//").and_then(|after| after.strip_prefix(&*self.authority)).unwrap_or(after);
@@ -145,7 +145,7 @@ impl StoreUri {
     /// Creates an error with [`Code::InvalidArgument`](crate::Code::InvalidArgument) that shows this URI without
     /// its options, and `allowed` as what is allowed.
     pub fn invalid(&self, allowed: &str) -> Error {
-        Error::invalid("store", &self.told, allowed)
+        Error::invalid("store", &self.for_messages, allowed)
     }
 
     /// Returns the key of an option that was given but not taken.

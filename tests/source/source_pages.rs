@@ -508,13 +508,13 @@ fn features() -> impl Iterator<Item = &'static str> {
     names.filter(|name| *name != "default")
 }
 
-/// Each option stands in the code once, and is explained in the README or the page of its store.
 /// Returns how pages name a kind of store: `hbase://` of `hbase://master:16000/table`, `embedded:` of `embedded:`.
 fn in_pages(form: &str) -> &str {
     let form = form.split(' ').next().unwrap_or(form);
     form.split_inclusive("//").next().unwrap_or(form)
 }
 
+/// Each option stands in the code once, and is explained in the README or the page of its store.
 #[test]
 fn the_options_are_those_of_the_code() {
     let told = rows("## Options");

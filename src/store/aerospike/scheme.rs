@@ -18,7 +18,7 @@ pub(in crate::store) const SCHEME: Scheme = Scheme::new(FORM, &AEROSPIKE, open);
 
 const NODES: AddressForm = AddressForm { port: Some(3000), several: true, example: "node.example.org:3000" };
 
-/// Nodes, namespace and set. Every spelling of one place has the same.
+/// Nodes, namespace and set. However a URI spells them, they are the same.
 pub(crate) struct SetEndpoint {
     pub(crate) hosts: String,
     pub(crate) namespace: String,
@@ -42,7 +42,7 @@ impl SetEndpoint {
             return Err(uri.lacks("// after the scheme", FORM));
         }
         let hosts = servers(uri.authority(), &NODES)?;
-        let (namespace, set) = uri.names().split_once('/').unwrap_or((uri.names(), ""));
+        let (namespace, set) = uri.encoded_names().split_once('/').unwrap_or((uri.encoded_names(), ""));
         match (namespace, set) {
             ("", _) => Err(uri.lacks("the namespace", FORM)),
             (_, "") => Err(uri.lacks("the set", FORM)),

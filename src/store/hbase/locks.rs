@@ -220,7 +220,7 @@ impl Register for HbaseStore {
                 .map(|(row, least)| counter(row, least, create.numbers)),
         };
         Reply::of(self.rows.take(&take, by), |taken| {
-            // Where `read` would refuse the table, it is left to `read`.
+            // A refusal is left to `read_to_grant`.
             let standing = taken.found.filter(|cells| !self.counts_elsewhere(cells)).map(covered);
             if taken.put {
                 Reply::Yes(Created { count: taken.counted.and_then(seeded), standing })
@@ -253,6 +253,11 @@ impl Register for HbaseStore {
     }
 
     fn read(&self, name: &LockName, by: Deadline) -> Result<Standing> {
+        self.rows.read_cells(&lock_row(name), by).map(covered)
+    }
+
+    /// What is held already stays as it is: its holder renews and releases it.
+    fn read_to_grant(&self, name: &LockName, by: Deadline) -> Result<Standing> {
         let cells = self.rows.read_cells(&lock_row(name), by)?;
         if self.counts_elsewhere(&cells) {
             let what = "a version of this library with fence=lock_row has used the table: it kept the counter of \

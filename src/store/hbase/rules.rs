@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_of_fences_that_is_gone_is_refused_with_what_to_do_instead() {
+    fn a_value_of_fence_that_is_gone_is_refused_with_what_to_do_instead() {
         let taken = |value: &str| {
             let mut options = Options::default();
             options.insert("fence".into(), value.into()).unwrap();

@@ -15,7 +15,7 @@ const MASTERS: AddressForm = AddressForm { port: None, several: true, example: "
 #[cfg(feature = "gateway")]
 const GATEWAYS: AddressForm = AddressForm { port: None, several: false, example: "gateway.example.org:9090" };
 
-/// Transport, address and table. Every spelling of one place is the same endpoint.
+/// Transport, address and table. However a URI spells it, it is the same endpoint.
 pub(crate) enum TableEndpoint {
     Native {
         masters: String,
@@ -68,7 +68,7 @@ fn parts(uri: &StoreUri, form: &str, addresses: &AddressForm) -> Result<(String,
         return Err(uri.lacks("// after the scheme", form));
     }
     let servers = servers(uri.authority(), addresses)?;
-    match uri.names() {
+    match uri.encoded_names() {
         "" => Err(uri.lacks("the table", form)),
         table => Ok((servers, checked_table(&decode("table", table)?)?)),
     }

@@ -655,7 +655,7 @@ impl<R: Register> Acquisition<'_, R> {
     }
 
     fn read(&self, in_doubt: bool) -> Result<Standing> {
-        self.ask(in_doubt, |register, by| register.read(self.attempt.name, by))
+        self.ask(in_doubt, |register, by| register.read_to_grant(self.attempt.name, by))
     }
 
     /// See [`Capabilities::is_late`].

@@ -397,6 +397,14 @@ pub trait Register: Send + Sync + fmt::Debug + 'static {
     /// Any code except [`Code::InDoubt`](crate::Code::InDoubt). A failed read says nothing about the lock.
     fn read(&self, name: &LockName, by: Deadline) -> Result<Standing>;
 
+    /// Reads the state of the lock for a grant, as [`read`](Register::read) does. A store may refuse a grant here that would be
+    /// unsafe, with [`Code::TableCreationError`](crate::Code::TableCreationError): the lock is then given back.
+    ///
+    /// Default: [`read`](Register::read).
+    fn read_to_grant(&self, name: &LockName, by: Deadline) -> Result<Standing> {
+        self.read(name, by)
+    }
+
     /// Reads several locks, each as [`read`](Register::read) does. Calls `report` with the position and the state of each
     /// lock that it has read, as soon as they are known: see [`LockStore::holders`](crate::store::LockStore::holders).
     ///

@@ -137,6 +137,10 @@ impl LockStore for LatchMutant {
         self.inner.inspect(name, by)
     }
 
+    fn shard(&self, name: &LockName) -> u8 {
+        self.inner.shard(name)
+    }
+
     fn promises(&self) -> Vec<Promise> {
         self.inner.promises()
     }

@@ -228,6 +228,10 @@ impl LockStore for LockMutant {
         self.inner.diagnose(by)
     }
 
+    fn shard(&self, name: &LockName) -> u8 {
+        self.inner.shard(name)
+    }
+
     fn promises(&self) -> Vec<Promise> {
         self.inner.promises()
     }
