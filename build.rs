@@ -1,7 +1,7 @@
-//! With the feature `capi`: generates the C header from `src/capi` and sets the name of the shared library.
+//! With the feature `capi`: generates the C headers from `src/capi` and sets the name of the shared library.
 //!
-//! The header goes to cargo's output directory. `include/dlm.h` is a copy. `tests/capi/capi_header.rs` compares the
-//! two, and replaces the copy if `DLM_BLESS` is set.
+//! The headers go to cargo's output directory. `include/dlm.h` and the others are copies. `tests/capi/capi_header.rs` compares
+//! them, and replaces the copies if `DLM_BLESS` is set.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -27,7 +27,7 @@ mod capi {
  *
  * A call with a freed handle fails with DLM_CLOSED. A call with a pointer that never was a handle of the
  * type fails with DLM_INVALID_ARGUMENT. Neither crashes. A _free then does nothing and logs a warning.
- * Functions that return no status then return the same as for NULL. Each type can have some 67 million open
+ * Functions that return no status then return the same as for NULL. Each type can have some 33 million open
  * handles. Beyond that, its _new function returns NULL, and calls that create such a handle fail with
  * DLM_INTERNAL_ERROR.
  *
@@ -46,7 +46,17 @@ mod capi {
  * may pass the error of before the check. So keep the status in a variable first.
  *
  * Text is UTF-8 and ends with NUL. Calls copy text and arrays. No other thread may change them, or use the
- * outputs, during the call. Times are in milliseconds. A function that can block says so in its comment.
+ * outputs, during the call. A text that a call returns is a const char * and lives until the handle that it came
+ * from is freed, or for ever where the comment says that it is static. Only dlm_inspection has its texts in itself.
+ *
+ * const: a call changes nothing that another call or process could notice, if it takes a pointer to const.
+ *
+ * Structs grow: later versions append fields. So a call takes the size that the struct had when the program was
+ * compiled, in the argument that ends in _size, or in the first field of dlm_acquire_options. Fields that the
+ * program's version lacks count as 0. Fields that the library's version lacks must be 0, and are set to 0 in outputs.
+ * The calls fail with DLM_INVALID_ARGUMENT for a size below that of the first version, and above 4096.
+ *
+ * Times are in milliseconds. A function that can block says so in its comment.
  *
  * fork(): a handle belongs to the process that created it. In a child process, calls with the parent's
  * handles fail with DLM_FORKED and change nothing. Freeing them there is allowed and does nothing. A child
@@ -75,6 +85,16 @@ mod capi {
  * function name in common, and a program may include both headers. */
 ";
 
+    const ROWS_OPENING: &str = "\
+/* dlm_rows.h: rows of an application's own tables in HBase. Their changes can carry the fence of a lease.
+ * Generated from src/capi by build.rs; do not edit. The rules of dlm.h apply. */
+";
+
+    const GO_OPENING: &str = "\
+/* dlm_go.h: functions of libdlm for the Go package, and for no other program: they may change with any version.
+ * Generated from src/capi by build.rs; do not edit. */
+";
+
     const NODISCARD: &str = "\
 /// Marks every function that returns a status: compilers warn if a program ignores the status. Define it as
 /// nothing before including this header to turn the warning off.
@@ -92,21 +112,41 @@ mod capi {
 
 ";
 
+    const WIDTH: &str = "\
+#if UINTPTR_MAX < UINT64_MAX
+#error \"libdlm is for 64-bit machines: its handles have 64 bits\"
+#endif
+
+";
+
+    /// Follows the struct.
+    const ACQUIRE_OPTIONS: &str = "\
+/// The options of an acquisition that asks for nothing in particular.
+#define DLM_ACQUIRE_OPTIONS \
+    {sizeof(struct dlm_acquire_options), DLM_DEFAULT, DLM_DEFAULT, 0, 0, NULL, 0, false, {0, 0, 0}}
+
+";
+
     const TEXT: &str = "\
 /// Passes a string literal as two arguments or fields: its bytes, and their number without the NUL.
 #define DLM_TEXT(literal) \"\" literal, sizeof(literal) - 1
 
 ";
 
-    /// Sections of the header: the title, and the prefixes of the names that belong there. The longest
+    /// The title of the section that is a header of its own.
+    const ROWS: &str = "Rows of application tables in HBase";
+    /// As above, for the Go package.
+    const GO: &str = "For the Go package";
+
+    /// Sections of the headers: the title, and the prefixes of the names that belong there. The longest
     /// prefix wins.
-    const SECTIONS: [(&str, &[&str]); 14] = [
+    const SECTIONS: [(&str, &[&str]); 15] = [
         ("Results", &["dlm_status", "dlm_error"]),
         ("Versions", &["DLM_ABI", "dlm_version", "dlm_abi_check", "dlm_handles_open"]),
         ("Options", &["dlm_options"]),
         ("Managers", &["dlm_manager", "dlm_stats", "DLM_LEVEL"]),
-        ("Locks", &["dlm_lock", "dlm_inspection", "DLM_DEFAULT", "DLM_FOREVER"]),
-        ("Leases", &["dlm_lease", "dlm_lease_set", "DLM_TOKEN", "DLM_NAME", "DLM_STATE", "DLM_LOST"]),
+        ("Locks", &["dlm_lock", "dlm_acquire_options", "dlm_inspection", "DLM_DEFAULT", "DLM_FOREVER"]),
+        ("Leases", &["dlm_lease", "dlm_lease_set", "DLM_STATE", "DLM_LOST"]),
         (
             "Looking after the locks of all clients",
             &[
@@ -124,7 +164,9 @@ mod capi {
             "Calls that do not block",
             &[
                 "dlm_pending",
-                "dlm_completions",
+                "dlm_completion",
+                "DLM_COMPLETION",
+                "dlm_lease_notify",
                 "dlm_lock_acquire_start",
                 "dlm_call",
                 "dlm_lease_release_start",
@@ -136,14 +178,14 @@ mod capi {
             &[
                 "dlm_latch",
                 "dlm_watch",
-                "dlm_names",
+                "dlm_texts",
                 "DLM_LATCH",
                 "dlm_manager_latch",
                 "dlm_manager_initialize_latches",
             ],
         ),
         (
-            "Rows of application tables in HBase",
+            ROWS,
             &[
                 "dlm_table",
                 "dlm_family",
@@ -159,6 +201,7 @@ mod capi {
         ("Locks by id, for the threads of one process", &["dlm_id_lock"]),
         ("Locks by key, for the threads of one process", &["dlm_key_lock"]),
         ("Log", &["dlm_log", "DLM_LOG"]),
+        (GO, &["dlm_lock_acquire_start_here", "dlm_pending_ask"]),
     ];
 
     pub(super) fn main() {
@@ -174,8 +217,13 @@ mod capi {
         // The same argument for a crate that builds a libdlm.so with its own stores. Its build script
         // reads it from DEP_DLM_CDYLIB_LINK_ARG.
         println!("cargo::metadata=CDYLIB_LINK_ARG={argument}");
-        std::fs::write(path("OUT_DIR").join("dlm.h"), page(&items))
-            .expect("cargo's output directory is writable");
+        for (name, page) in [
+            ("dlm.h", page(&items)),
+            ("dlm_rows.h", small_page(&items, ROWS_OPENING, "DLM_ROWS_H", ROWS)),
+            ("dlm_go.h", small_page(&items, GO_OPENING, "DLM_GO_H", GO)),
+        ] {
+            std::fs::write(path("OUT_DIR").join(name), page).expect("cargo's output directory is writable");
+        }
     }
 
     fn path(variable: &str) -> PathBuf {
@@ -244,6 +292,7 @@ mod capi {
             "status",
             "error",
             "arguments",
+            "acquire_options",
             "options",
             "manager",
             "lock",
@@ -257,9 +306,10 @@ mod capi {
             "lost_reason",
             "lease_state",
             "pending",
+            "completions",
             "call",
             "latch",
-            "names",
+            "texts",
             "table",
             "bytes",
             "lease_row",
@@ -271,6 +321,7 @@ mod capi {
             "log",
             "waiting",
             "waiting_line",
+            "go_only",
         ] {
             builder = builder.with_src(files.join(file).with_extension("rs"));
         }
@@ -289,26 +340,57 @@ mod capi {
         let mut page = OPENING.to_owned();
         page += "#ifndef DLM_H\n#define DLM_H\n\n";
         page += "#include <stdbool.h>\n#include <stddef.h>\n#include <stdint.h>\n\n";
+        page += WIDTH;
         page += NODISCARD;
         page += TEXT;
         page += "#ifdef __cplusplus\nextern \"C\" {\n#endif\n\n";
         // Some functions take a handle that a later section declares.
-        for item in
-            items.iter().map(Item::code).filter(|it| it.starts_with("struct ") && !it.contains(['*', '{']))
-        {
-            let _ = writeln!(page, "{}", item.trim_end());
-        }
-        for (at, &(title, _)) in SECTIONS.iter().enumerate() {
+        page += &handles(items, |title| title != ROWS);
+        page += "struct dlm_acquire_options;\n";
+        for &(title, _) in SECTIONS.iter().filter(|(title, _)| ![ROWS, GO].contains(title)) {
             let _ = write!(page, "\n/* ---- {title} ---- */\n\n");
             if title == "Versions" {
                 page += &version();
             }
-            for item in items.iter().filter(|item| item.section == at) {
-                let _ = write!(page, "{}\n\n", item.text);
-            }
-            page.pop();
+            page += &section(items, title);
         }
         page + "\n#ifdef __cplusplus\n}\n#endif\n\n#endif\n"
+    }
+
+    /// A header with one section, which includes `dlm.h`.
+    fn small_page(items: &[Item], opening: &str, guard: &str, title: &str) -> String {
+        let mut page = opening.to_owned();
+        let _ = write!(page, "#ifndef {guard}\n#define {guard}\n\n#include \"dlm.h\"\n\n");
+        page += "#ifdef __cplusplus\nextern \"C\" {\n#endif\n\n";
+        let handles = handles(items, |it| it == title);
+        if !handles.is_empty() {
+            page += &(handles + "\n");
+        }
+        page += &section(items, title);
+        page + "\n#ifdef __cplusplus\n}\n#endif\n\n#endif\n"
+    }
+
+    /// The declarations of the handles of these sections.
+    fn handles(items: &[Item], is_wanted: impl Fn(&str) -> bool) -> String {
+        let mut text = String::new();
+        for item in items.iter().filter(|item| is_wanted(SECTIONS[item.section].0)) {
+            if item.code().starts_with("struct ") && !item.code().contains(['*', '{']) {
+                let _ = writeln!(text, "{}", item.code().trim_end());
+            }
+        }
+        text
+    }
+
+    fn section(items: &[Item], title: &str) -> String {
+        let mut text = String::new();
+        for item in items.iter().filter(|item| SECTIONS[item.section].0 == title) {
+            let _ = write!(text, "{}\n\n", item.text);
+            if item.code().starts_with("struct dlm_acquire_options {") {
+                text += ACQUIRE_OPTIONS;
+            }
+        }
+        text.pop();
+        text
     }
 
     fn version() -> String {

@@ -3,7 +3,7 @@
  *
  *   ./create_or_update hbase://master:16000/table */
 #define _POSIX_C_SOURCE 200809L
-#include <dlm.h>
+#include <dlm_rows.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,7 +37,7 @@ static bool visit(const struct dlm_table *table, int number)
     check(dlm_table_row(table, key, (size_t)snprintf(key, sizeof key, "order-%d", number), &plain, &error), &error);
     /* Even if a reply is lost, the process learns if it created the row. */
     check(dlm_row_exactly_once(plain, &row, &error), &error);
-    check(dlm_row_create(row, first, 1, &created, &error), &error);
+    check(dlm_row_create(row, first, 1, sizeof *first, &created, &error), &error);
     check(dlm_row_increment(row, DLM_TEXT("d:visits"), 1, &visits, &known, &error), &error);
     dlm_row_free(row);
     dlm_row_free(plain);
@@ -77,7 +77,7 @@ int main(int argc, char **argv)
         if (child == 0) {
             /* Many processes may call this at once. */
             check(dlm_table_open(argv[1], &table, &error), &error);
-            check(dlm_table_create_if_missing(table, families, 1, NULL, 0, &error), &error);
+            check(dlm_table_create_if_missing(table, families, 1, sizeof *families, NULL, 0, &error), &error);
             dlm_table_free(table);
             return NONE_MADE + run(argv[1]);
         }

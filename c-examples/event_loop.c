@@ -25,6 +25,7 @@ int main(int argc, char **argv)
     char uri[4096];
     struct dlm_manager *manager;
     struct dlm_lock *lock;
+    struct dlm_acquire_options how = DLM_ACQUIRE_OPTIONS;
     struct dlm_lease *lease;
     struct dlm_error *error;
     struct pollfd fds[1]; /* a program adds its own descriptors */
@@ -34,7 +35,9 @@ int main(int argc, char **argv)
     check(dlm_manager_open(uri, NULL, &manager, &error), &error);
     check(dlm_manager_initialize(manager, &error), &error);
     check(dlm_manager_lock(manager, "leader", DLM_LEVEL_DC, &lock, &error), &error);
-    check(dlm_lock_acquire_within(lock, TTL_MS, 30000, NULL, &lease, &error), &error);
+    how.ttl_ms = TTL_MS;
+    how.wait_ms = 30000;
+    check(dlm_lock_acquire(lock, &how, &lease, &error), &error);
     check(dlm_lease_lost_fd(lease, &fds[0].fd, &error), &error);
     fds[0].events = POLLIN;
 

@@ -4,7 +4,7 @@
  *
  * STORE holds the lock. It may be any store that has fences. The table may be in the same HBase or in another. */
 #define _POSIX_C_SOURCE 200809L
-#include <dlm.h>
+#include <dlm_rows.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,6 +29,7 @@ int main(int argc, char **argv)
     struct dlm_options *options = dlm_options_new();
     struct dlm_manager *manager;
     struct dlm_lock *lock;
+    struct dlm_acquire_options how = DLM_ACQUIRE_OPTIONS;
     struct dlm_lease *first, *second;
     struct dlm_table *table;
     struct dlm_row *row_of_first, *row_of_second;
@@ -47,24 +48,26 @@ int main(int argc, char **argv)
     check(dlm_manager_initialize(manager, &error), &error);
     check(dlm_manager_lock(manager, "nightly", DLM_LEVEL_XDC, &lock, &error), &error);
     check(dlm_table_open(argv[2], &table, &error), &error);
-    check(dlm_table_create_if_missing(table, families, 1, NULL, 0, &error), &error);
+    check(dlm_table_create_if_missing(table, families, 1, sizeof *families, NULL, 0, &error), &error);
 
     /* A short lease, which expires while its holder is paused. */
-    check(dlm_lock_acquire_within(lock, 2000, DLM_DEFAULT, NULL, &first, &error), &error);
+    how.ttl_ms = 2000;
+    check(dlm_lock_acquire(lock, &how, &first, &error), &error);
     check(dlm_lease_row(first, table, DLM_TEXT("report"), &row_of_first, &error), &error);
-    check(dlm_row_put(row_of_first, by_first, 1, &error), &error);
+    check(dlm_row_put(row_of_first, by_first, 1, sizeof *by_first, &error), &error);
     nanosleep(&pause, NULL);
 
-    check(dlm_lock_acquire_within(lock, 30000, DLM_DEFAULT, NULL, &second, &error), &error);
+    how.ttl_ms = 30000;
+    check(dlm_lock_acquire(lock, &how, &second, &error), &error);
     check(dlm_lease_row(second, table, DLM_TEXT("report"), &row_of_second, &error), &error);
-    check(dlm_row_put(row_of_second, by_second, 1, &error), &error);
+    check(dlm_row_put(row_of_second, by_second, 1, sizeof *by_second, &error), &error);
 
-    status = dlm_row_put(row_of_first, by_first, 1, &error);
+    status = dlm_row_put(row_of_first, by_first, 1, sizeof *by_first, &error);
     if (status == DLM_STALE_FENCE && dlm_error_fences(error, &fence, &stored))
         printf("refused: %s fence than the row has\n", fence < stored ? "a lower" : "no lower");
     dlm_error_free(error);
     check(dlm_row_get(row_of_second, &cells, &error), &error);
-    if (dlm_row_cells_find(cells, DLM_TEXT("d:report"), &report))
+    if (dlm_row_cells_find(cells, DLM_TEXT("d:report"), &report, sizeof report))
         printf("the report is %.*s\n", (int)report.value_size, (const char *)report.value);
 
     dlm_row_cells_free(cells);

@@ -33,7 +33,7 @@ int main(int argc, char **argv)
 {
     char uri[4096];
     struct dlm_manager *manager;
-    struct dlm_names *missing;
+    struct dlm_texts *missing;
     struct dlm_error *error;
     pthread_t threads[3];
     bool open;
@@ -57,9 +57,9 @@ int main(int argc, char **argv)
         printf("all have arrived\n");
     } else {
         check(dlm_latch_pending(latch, &missing, &error), &error);
-        for (i = 0; i < dlm_names_count(missing); i++)
-            printf("%s has not arrived\n", dlm_names_at(missing, i));
-        dlm_names_free(missing);
+        for (i = 0; i < dlm_texts_count(missing); i++)
+            printf("%s has not arrived\n", dlm_texts_at(missing, i));
+        dlm_texts_free(missing);
     }
     for (i = 0; i < 3; i++)
         pthread_join(threads[i], NULL);

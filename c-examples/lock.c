@@ -24,6 +24,7 @@ int main(int argc, char **argv)
     struct dlm_options *options = dlm_options_new();
     struct dlm_manager *manager;
     struct dlm_lock *lock;
+    struct dlm_acquire_options how = DLM_ACQUIRE_OPTIONS;
     struct dlm_lease *lease;
     struct dlm_error *error;
     enum dlm_status status;
@@ -37,8 +38,9 @@ int main(int argc, char **argv)
     check(dlm_manager_initialize(manager, &error), &error);
     check(dlm_manager_lock(manager, "order-42", DLM_LEVEL_DC, &lock, &error), &error);
 
-    /* A lease of 30 s. Waits for the lock for up to 5 s. */
-    status = dlm_lock_acquire_within(lock, 30000, 5000, NULL, &lease, &error);
+    how.ttl_ms = 30000; /* how long the lease lasts unless it is renewed */
+    how.wait_ms = 5000; /* how long to wait for the lock */
+    status = dlm_lock_acquire(lock, &how, &lease, &error);
     if (status == DLM_LOCK_UNAVAILABLE) {
         printf("%s\n", dlm_error_message(error)); /* names the holder */
         dlm_error_free(error);

@@ -37,6 +37,7 @@ int main(int argc, char **argv)
     struct dlm_manager *manager;
     struct dlm_lock *lock;
     struct dlm_cancel *cancel = dlm_cancel_new();
+    struct dlm_acquire_options how = DLM_ACQUIRE_OPTIONS;
     struct dlm_pending *pending;
     struct dlm_lease *lease = NULL;
     struct dlm_error *error;
@@ -55,7 +56,11 @@ int main(int argc, char **argv)
     sigaction(SIGTERM, &action, NULL);
 
     /* The library keeps the lease alive for as long as the program holds it. */
-    check(dlm_lock_acquire_start(lock, TTL_MS, WAIT_MS, DLM_FOREVER, cancel, &pending, &error), &error);
+    how.ttl_ms = TTL_MS;
+    how.wait_ms = WAIT_MS;
+    how.max_hold_ms = DLM_FOREVER;
+    how.cancel = cancel;
+    check(dlm_lock_acquire_start(lock, &how, &pending, &error), &error);
     check(dlm_pending_fd(pending, &fds[0].fd, &error), &error);
     fds[0].events = POLLIN;
     while (lease == NULL) {

@@ -12,6 +12,7 @@ package dlm
 #cgo dlm_static LDFLAGS: -l:libdlm.a -lutil -lrt -lpthread -lm -ldl
 
 #include <stdlib.h>
+#include "dlm_go.h"
 #include "named.h"
 
 // These functions return results by value, so no Go variable has to be placed where C can write to it. They make
@@ -68,17 +69,17 @@ static struct dlm_go_number dlm_go_setting(const struct dlm_manager *manager, co
 
 static struct dlm_go_number dlm_go_reach(const struct dlm_manager *manager) {
 	struct dlm_go_number to = {0};
-	to.status = dlm_manager_reach(manager, DLM_DEFAULT, &to.error);
+	to.status = dlm_manager_reach(manager, DLM_FOREVER, &to.error);
 	return to;
 }
 
-static struct dlm_go_number dlm_go_initialize(const struct dlm_manager *manager) {
+static struct dlm_go_number dlm_go_initialize(struct dlm_manager *manager) {
 	struct dlm_go_number to = {0};
 	to.status = dlm_manager_initialize(manager, &to.error);
 	return to;
 }
 
-static struct dlm_go_number dlm_go_initialize_latches(const struct dlm_manager *manager) {
+static struct dlm_go_number dlm_go_initialize_latches(struct dlm_manager *manager) {
 	struct dlm_go_number to = {0};
 	to.status = dlm_manager_initialize_latches(manager, &to.error);
 	return to;
@@ -109,27 +110,31 @@ static struct dlm_go_started dlm_go_start(const struct dlm_manager *manager, con
 	struct dlm_go_started to = {0};
 	struct dlm_lock *lock;
 	to.status = dlm_go_lock(manager, id, level, &lock, &to.error);
-	if (to.status == DLM_OK)
-		to.status = dlm_lock_acquire_start_here(lock, ttl_ms, wait_ms, 0, NULL, &to.pending, &to.turn, &to.error);
+	if (to.status == DLM_OK) {
+		struct dlm_acquire_options how = DLM_ACQUIRE_OPTIONS;
+		how.ttl_ms = ttl_ms;
+		how.wait_ms = wait_ms;
+		to.status = dlm_lock_acquire_start_here(lock, &how, &to.pending, &to.turn, &to.error);
+	}
 	dlm_lock_free(lock);
 	return to;
 }
 
-static struct dlm_go_grant dlm_go_take(const struct dlm_pending *pending) {
+static struct dlm_go_grant dlm_go_take(struct dlm_pending *pending) {
 	struct dlm_go_grant to = {0};
 	to.status = dlm_pending_take(pending, &to.lease, &to.error);
 	to.fence = dlm_lease_fence(to.lease);
 	return to;
 }
 
-static struct dlm_go_grant dlm_go_ask_here(const struct dlm_pending *pending) {
+static struct dlm_go_grant dlm_go_ask_here(struct dlm_pending *pending) {
 	struct dlm_go_grant to = {0};
 	to.status = dlm_pending_ask(pending, &to.error);
 	return to.status == DLM_OK ? dlm_go_take(pending) : to;
 }
 
-static struct dlm_go_number dlm_go_notify(const struct dlm_pending *pending,
-                                          const struct dlm_completions *completions, uint64_t tag) {
+static struct dlm_go_number dlm_go_notify(struct dlm_pending *pending,
+                                          struct dlm_completions *completions, uint64_t tag) {
 	struct dlm_go_number to = {0};
 	to.status = dlm_pending_notify(pending, completions, tag, &to.error);
 	return to;
@@ -143,13 +148,20 @@ static struct dlm_go_number dlm_go_completions_fd(const struct dlm_completions *
 	return to;
 }
 
-static uint64_t dlm_go_next(const struct dlm_completions *completions) {
-	uint64_t tag;
-	dlm_completions_next(completions, &tag);
-	return tag;
+static struct dlm_completion dlm_go_next(struct dlm_completions *completions) {
+	struct dlm_completion next;
+	dlm_completions_next(completions, &next, sizeof next);
+	return next;
 }
 
-static void dlm_go_cancel(const struct dlm_pending *pending) {
+static struct dlm_go_number dlm_go_notify_of_end(struct dlm_lease *lease, struct dlm_completions *completions,
+                                                 uint64_t tag) {
+	struct dlm_go_number to = {0};
+	to.status = dlm_lease_notify(lease, completions, tag, &to.error);
+	return to;
+}
+
+static void dlm_go_cancel(struct dlm_pending *pending) {
 	enum dlm_status status = dlm_pending_cancel(pending, NULL);
 	(void)status; // the pending acquisition may have been freed
 }
@@ -160,7 +172,9 @@ static struct dlm_go_grant dlm_go_try(const struct dlm_manager *manager, const c
 	struct dlm_lock *lock;
 	to.status = dlm_go_lock(manager, id, level, &lock, &to.error);
 	if (to.status == DLM_OK) {
-		to.status = dlm_lock_try_acquire(lock, ttl_ms, &to.lease, &to.error);
+		struct dlm_acquire_options how = DLM_ACQUIRE_OPTIONS;
+		how.ttl_ms = ttl_ms;
+		to.status = dlm_lock_try_acquire(lock, &how, &to.lease, &to.error);
 		to.fence = dlm_lease_fence(to.lease);
 	}
 	dlm_lock_free(lock);
@@ -191,9 +205,15 @@ static struct dlm_go_number dlm_go_inspect(const struct dlm_manager *manager, co
 	return to;
 }
 
-static struct dlm_go_number dlm_go_into_token(const struct dlm_lease *lease, char *token) {
-	struct dlm_go_number to = {0};
-	to.status = dlm_lease_into_token(lease, token, DLM_TOKEN_SIZE, &to.error);
+struct dlm_go_token {
+	enum dlm_status status;
+	const char *token; // lives as long as the lease
+	struct dlm_error *error;
+};
+
+static struct dlm_go_token dlm_go_into_token(struct dlm_lease *lease) {
+	struct dlm_go_token to = {0};
+	to.status = dlm_lease_into_token(lease, &to.token, &to.error);
 	return to;
 }
 
@@ -203,35 +223,19 @@ static struct dlm_go_number dlm_go_check(const struct dlm_lease *lease) {
 	return to;
 }
 
-static struct dlm_go_number dlm_go_lost_fd(const struct dlm_lease *lease) {
-	struct dlm_go_number to = {0};
-	int32_t fd;
-	to.status = dlm_lease_lost_fd(lease, &fd, &to.error);
-	to.number = fd;
-	return to;
-}
-
-static struct dlm_go_number dlm_go_at_risk_fd(const struct dlm_lease *lease) {
-	struct dlm_go_number to = {0};
-	int32_t fd;
-	to.status = dlm_lease_at_risk_fd(lease, &fd, &to.error);
-	to.number = fd;
-	return to;
-}
-
-static struct dlm_go_number dlm_go_keep(const struct dlm_lease *lease, int64_t max_hold_ms) {
+static struct dlm_go_number dlm_go_keep(struct dlm_lease *lease, int64_t max_hold_ms) {
 	struct dlm_go_number to = {0};
 	to.status = dlm_lease_keep(lease, max_hold_ms, &to.error);
 	return to;
 }
 
-static struct dlm_go_number dlm_go_stop_keeping(const struct dlm_lease *lease) {
+static struct dlm_go_number dlm_go_stop_keeping(struct dlm_lease *lease) {
 	struct dlm_go_number to = {0};
 	to.status = dlm_lease_stop_keeping(lease, &to.error);
 	return to;
 }
 
-static struct dlm_go_number dlm_go_hold_at_least(const struct dlm_lease *lease, int64_t min_hold_ms) {
+static struct dlm_go_number dlm_go_hold_at_least(struct dlm_lease *lease, int64_t min_hold_ms) {
 	struct dlm_go_number to = {0};
 	to.status = dlm_lease_hold_at_least(lease, min_hold_ms, &to.error);
 	return to;
@@ -240,7 +244,7 @@ static struct dlm_go_number dlm_go_hold_at_least(const struct dlm_lease *lease, 
 struct dlm_go_findings {
 	enum dlm_status status;
 	bool is_safe;
-	struct dlm_names *findings;
+	struct dlm_texts *findings;
 	struct dlm_error *error;
 };
 
@@ -250,19 +254,13 @@ static struct dlm_go_findings dlm_go_diagnose(const struct dlm_manager *manager)
 	return to;
 }
 
-static struct dlm_go_findings dlm_go_metrics_text(const struct dlm_manager *manager) {
+static struct dlm_go_findings dlm_go_metrics_text(struct dlm_manager *manager) {
 	struct dlm_go_findings to = {0};
 	to.status = dlm_manager_metrics_text(manager, &to.findings, &to.error);
 	return to;
 }
 
-static struct dlm_go_number dlm_go_store(const struct dlm_manager *manager, char *uri, size_t size) {
-	struct dlm_go_number to = {0};
-	to.status = dlm_manager_store(manager, uri, size, &to.error);
-	return to;
-}
-
-static struct dlm_go_number dlm_go_renew(const struct dlm_lease *lease, int64_t ttl_ms) {
+static struct dlm_go_number dlm_go_renew(struct dlm_lease *lease, int64_t ttl_ms) {
 	struct dlm_go_number to = {0};
 	to.status = dlm_lease_renew(lease, ttl_ms, &to.error);
 	return to;
@@ -284,8 +282,6 @@ static struct dlm_go_number dlm_go_release(struct dlm_lease *lease) {
 #cgo noescape dlm_go_start
 #cgo noescape dlm_go_adopt
 #cgo noescape dlm_go_inspect
-#cgo noescape dlm_go_into_token
-#cgo noescape dlm_go_store
 #cgo nocallback dlm_go_try
 #cgo nocallback dlm_go_start
 #cgo nocallback dlm_go_take
@@ -445,7 +441,7 @@ func cancelPending(pending pendingHandle) { C.dlm_go_cancel(pending) }
 
 func freePending(pending pendingHandle) { C.dlm_pending_free(pending) }
 
-// notifyOf puts the tag into the list when the acquisition finishes. The tag must not be 0.
+// notifyOf puts the tag into the list when the acquisition finishes.
 func notifyOf(pending pendingHandle, completions completionsHandle, tag uint64) error {
 	to := C.dlm_go_notify(pending, completions, C.uint64_t(tag))
 	return failure(to.status, to.error)
@@ -464,8 +460,24 @@ func completionsDescriptor(completions completionsHandle) (int, error) {
 	return int(to.number), failure(to.status, to.error)
 }
 
-// nextCompletion takes the next tag out of the list. It returns 0 when the list is empty.
-func nextCompletion(completions completionsHandle) uint64 { return uint64(C.dlm_go_next(completions)) }
+// The kinds of completions.
+const (
+	completionFinished = C.DLM_COMPLETION_FINISHED
+	completionAtRisk   = C.DLM_COMPLETION_AT_RISK
+	completionEnded    = C.DLM_COMPLETION_ENDED
+)
+
+// nextCompletion takes the next tag out of the list, with what has happened. It returns a kind of 0 when the list is empty.
+func nextCompletion(completions completionsHandle) (tag uint64, kind int) {
+	next := C.dlm_go_next(completions)
+	return uint64(next.tag), int(next.kind)
+}
+
+// notifyOfEnd puts the tag into the list when the lease is at risk, and when it has ended.
+func notifyOfEnd(lease leaseHandle, completions completionsHandle, tag uint64) error {
+	to := C.dlm_go_notify_of_end(lease, completions, C.uint64_t(tag))
+	return failure(to.status, to.error)
+}
 
 func freeCompletions(completions completionsHandle) { C.dlm_completions_free(completions) }
 
@@ -498,7 +510,7 @@ func inspectLock(manager managerHandle, name Name) (Inspection, error) {
 
 func inspectionOf(seen *C.struct_dlm_inspection) Inspection {
 	inspection := Inspection{Fence: uint64(seen.fence), Layout: C.GoString(&seen.layout[0])}
-	if seen.is_held != 0 {
+	if bool(seen.is_held) {
 		inspection.Holder = &Holder{
 			Host:      C.GoString(&seen.host[0]),
 			PID:       max(int(seen.pid), 0),
@@ -521,9 +533,8 @@ func since1970(ms C.int64_t) time.Time {
 
 // leaseIntoToken ends the lease and returns its token. The handle must still be freed.
 func leaseIntoToken(lease leaseHandle) (string, error) {
-	token := make([]byte, C.DLM_TOKEN_SIZE)
-	to := C.dlm_go_into_token(lease, borrowed(token))
-	return C.GoString(borrowed(token)), failure(to.status, to.error)
+	to := C.dlm_go_into_token(lease)
+	return C.GoString(to.token), failure(to.status, to.error)
 }
 
 func checkLease(lease leaseHandle) error {
@@ -533,16 +544,6 @@ func checkLease(lease leaseHandle) error {
 
 func leaseRemaining(lease leaseHandle) time.Duration {
 	return time.Duration(C.dlm_lease_remaining_ms(lease)) * time.Millisecond
-}
-
-func lostDescriptor(lease leaseHandle) (int, error) {
-	to := C.dlm_go_lost_fd(lease)
-	return int(to.number), failure(to.status, to.error)
-}
-
-func atRiskDescriptor(lease leaseHandle) (int, error) {
-	to := C.dlm_go_at_risk_fd(lease)
-	return int(to.number), failure(to.status, to.error)
 }
 
 func leaseState(lease leaseHandle) (LeaseState, LostReason) {
@@ -560,7 +561,6 @@ func keepLease(lease leaseHandle, maxHold time.Duration) error {
 	return failure(to.status, to.error)
 }
 
-// renewLease renews the lease for ttl from now, or for its last TTL when ttl is 0.
 func stopKeepingLease(lease leaseHandle) error {
 	to := C.dlm_go_stop_keeping(lease)
 	return failure(to.status, to.error)
@@ -578,34 +578,29 @@ func leaseTTL(lease leaseHandle) time.Duration {
 // diagnoseStore returns a line for each finding.
 func diagnoseStore(manager managerHandle) (findings []string, isSafe bool, err error) {
 	to := C.dlm_go_diagnose(manager)
-	defer C.dlm_names_free(to.findings)
+	defer C.dlm_texts_free(to.findings)
 	return textsOf(to.findings), bool(to.is_safe), failure(to.status, to.error)
 }
 
 // metricsText returns a page of metrics.
 func metricsText(manager managerHandle) (string, error) {
 	to := C.dlm_go_metrics_text(manager)
-	defer C.dlm_names_free(to.findings)
-	return C.GoString(C.dlm_names_at(to.findings, 0)), failure(to.status, to.error)
+	defer C.dlm_texts_free(to.findings)
+	return C.GoString(C.dlm_texts_at(to.findings, 0)), failure(to.status, to.error)
 }
 
-func textsOf(list *C.struct_dlm_names) []string {
+func textsOf(list *C.struct_dlm_texts) []string {
 	var texts []string
-	for at := range C.dlm_names_count(list) {
-		texts = append(texts, C.GoString(C.dlm_names_at(list, at)))
+	for at := range C.dlm_texts_count(list) {
+		texts = append(texts, C.GoString(C.dlm_texts_at(list, at)))
 	}
 	return texts
 }
 
 // storeOf returns the URI of the store, or "" if the manager is closed.
-func storeOf(manager managerHandle) string {
-	var uri [1 << 16]C.char
-	if to := C.dlm_go_store(manager, &uri[0], C.size_t(len(uri))); failure(to.status, to.error) != nil {
-		return ""
-	}
-	return C.GoString(&uri[0])
-}
+func storeOf(manager managerHandle) string { return C.GoString(C.dlm_manager_store(manager)) }
 
+// renewLease renews the lease for ttl from now, or for its last TTL when ttl is 0.
 func renewLease(lease leaseHandle, ttl time.Duration) error {
 	ms := int64(C.DLM_DEFAULT)
 	if ttl != 0 {

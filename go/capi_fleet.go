@@ -11,7 +11,7 @@ struct dlm_go_listed {
 	struct dlm_error *error;
 };
 
-static struct dlm_go_listed dlm_go_list(const struct dlm_manager *manager, const char *prefix, int32_t held_only,
+static struct dlm_go_listed dlm_go_list(const struct dlm_manager *manager, const char *prefix, bool held_only,
                                         const char *after) {
 	struct dlm_go_listed to = {0};
 	to.status = dlm_manager_list(manager, prefix, held_only, after, &to.list, &to.error);
@@ -44,7 +44,7 @@ struct dlm_go_broken {
 	struct dlm_error *error;
 };
 
-static struct dlm_go_broken dlm_go_break(const struct dlm_seen *seen, const char *reason) {
+static struct dlm_go_broken dlm_go_break(struct dlm_seen *seen, const char *reason) {
 	struct dlm_go_broken to = {0};
 	to.status = dlm_seen_break(seen, reason, &to.is_broken, &to.fence, &to.is_recorded, &to.error);
 	return to;
@@ -84,6 +84,12 @@ static struct dlm_go_history dlm_go_read_history(const struct dlm_manager *manag
 	dlm_lock_free(lock);
 	return to;
 }
+
+static struct dlm_history_entry dlm_go_entry_at(const struct dlm_history *history, size_t at) {
+	struct dlm_history_entry entry;
+	dlm_history_at(history, at, &entry, sizeof entry);
+	return entry;
+}
 */
 import "C"
 
@@ -104,11 +110,7 @@ func listLocks(manager managerHandle, prefix string, heldOnly bool, after string
 	if err != nil {
 		return lockPage{}, err
 	}
-	var held C.int32_t
-	if heldOnly {
-		held = 1
-	}
-	to := C.dlm_go_list(manager, begin, held, cursor)
+	to := C.dlm_go_list(manager, begin, C.bool(heldOnly), cursor)
 	defer C.dlm_lock_list_free(to.list)
 	if err := failure(to.status, to.error); err != nil {
 		return lockPage{}, err
@@ -182,14 +184,15 @@ func readHistory(manager managerHandle, name Name, since time.Time, most int) ([
 	}
 	var entries []HistoryEntry
 	for at := range C.dlm_history_count(to.history) {
+		entry := C.dlm_go_entry_at(to.history, at)
 		entries = append(entries, HistoryEntry{
-			Kind:   C.GoString(C.dlm_history_kind(to.history, at)),
-			At:     time.UnixMilli(int64(C.dlm_history_at_ms(to.history, at))),
-			Fence:  uint64(C.dlm_history_fence(to.history, at)),
-			Took:   max(time.Duration(C.dlm_history_took_ms(to.history, at))*time.Millisecond, -1),
-			Text:   C.GoString(C.dlm_history_text(to.history, at)),
-			By:     C.GoString(C.dlm_history_by(to.history, at)),
-			Victim: C.GoString(C.dlm_history_victim(to.history, at)),
+			Kind:   C.GoString(entry.kind),
+			At:     time.UnixMilli(int64(entry.at_ms)),
+			Fence:  uint64(entry.fence),
+			Took:   max(time.Duration(entry.took_ms)*time.Millisecond, -1),
+			Text:   C.GoString(entry.text),
+			By:     C.GoString(entry.by),
+			Victim: C.GoString(entry.victim),
 		})
 	}
 	return entries, nil

@@ -19,7 +19,7 @@ struct dlm_go_latch {
 struct dlm_go_answer {
 	enum dlm_status status;
 	int64_t number;
-	struct dlm_names *names;
+	struct dlm_texts *names;
 	struct dlm_error *error;
 };
 
@@ -168,7 +168,7 @@ func callLatch(l *Latch, call latchCall, count int64, participant string) (int64
 	}
 	to := C.dlm_go_call_latch(l.manager.handle, id, C.int32_t(l.name.level), C.int32_t(l.kind), latchTTL(l),
 		uint32(call), C.int64_t(count), who)
-	defer C.dlm_names_free(to.names)
+	defer C.dlm_texts_free(to.names)
 	return int64(to.number), textsOf(to.names), failure(to.status, to.error)
 }
 

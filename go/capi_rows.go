@@ -6,7 +6,7 @@ package dlm
 
 /*
 #include <stdlib.h>
-#include "dlm.h"
+#include "dlm_rows.h"
 
 struct dlm_go_table {
 	enum dlm_status status;
@@ -41,7 +41,7 @@ struct dlm_go_row {
 	bool yes;
 	struct dlm_row *row;
 	struct dlm_row_cells *cells;
-	struct dlm_names *names;
+	struct dlm_texts *names;
 	struct dlm_error *error;
 };
 
@@ -59,19 +59,19 @@ enum dlm_go_row_call {
 	DLM_GO_ROW_FENCE,
 };
 
-static struct dlm_go_row dlm_go_create_table(const struct dlm_table *table, const char *bytes,
+static struct dlm_go_row dlm_go_create_table(struct dlm_table *table, const char *bytes,
                                              const struct dlm_go_item *items, size_t families, size_t splits) {
 	struct dlm_go_row to = {0};
 	struct dlm_family *family = calloc(families + 1, sizeof *family);
 	struct dlm_bytes *split = calloc(splits + 1, sizeof *split);
 	for (size_t at = 0; family && split && at < families + splits; at++) {
 		if (at < families) // the name ends with NUL
-			family[at] = (struct dlm_family){bytes, (uint32_t)items[at].by};
+			family[at] = (struct dlm_family){bytes, (uint64_t)items[at].by};
 		else
 			split[at - families] = (struct dlm_bytes){bytes, items[at].column_size};
 		bytes += items[at].column_size;
 	}
-	to.status = dlm_table_create_if_missing(table, family, families, split, splits, &to.error);
+	to.status = dlm_table_create_if_missing(table, family, families, sizeof *family, split, splits, &to.error);
 	free(family);
 	free(split);
 	return to;
@@ -102,7 +102,7 @@ static struct dlm_go_row dlm_go_find_row(const struct dlm_table *table, const ch
 	return to;
 }
 
-static void dlm_go_write_row(struct dlm_go_row *to, const struct dlm_row *row, int32_t call, const char *bytes,
+static void dlm_go_write_row(struct dlm_go_row *to, struct dlm_row *row, int32_t call, const char *bytes,
                              const struct dlm_go_item *items, size_t count) {
 	struct dlm_cell *cells = calloc(count + 1, sizeof *cells);
 	for (size_t at = 0; cells && at < count; at++) {
@@ -112,11 +112,11 @@ static void dlm_go_write_row(struct dlm_go_row *to, const struct dlm_row *row, i
 		bytes = value + of->value_size;
 	}
 	if (call == DLM_GO_ROW_CREATE)
-		to->status = dlm_row_create(row, cells, count, &to->yes, &to->error);
+		to->status = dlm_row_create(row, cells, count, sizeof *cells, &to->yes, &to->error);
 	else if (call == DLM_GO_ROW_UPDATE)
-		to->status = dlm_row_update(row, cells, count, &to->yes, &to->error);
+		to->status = dlm_row_update(row, cells, count, sizeof *cells, &to->yes, &to->error);
 	else
-		to->status = dlm_row_put(row, cells, count, &to->error);
+		to->status = dlm_row_put(row, cells, count, sizeof *cells, &to->error);
 	free(cells);
 }
 
@@ -131,7 +131,7 @@ static void dlm_go_read_row(struct dlm_go_row *to, const struct dlm_row *row, co
 	free(columns);
 }
 
-static void dlm_go_commit_row(struct dlm_go_row *to, const struct dlm_row *row, const struct dlm_row_cells *as_read,
+static void dlm_go_commit_row(struct dlm_go_row *to, struct dlm_row *row, const struct dlm_row_cells *as_read,
                               const char *bytes, const struct dlm_go_item *items, size_t count) {
 	struct dlm_change *changes = calloc(count + 1, sizeof *changes);
 	for (size_t at = 0; changes && at < count; at++) {
@@ -144,7 +144,7 @@ static void dlm_go_commit_row(struct dlm_go_row *to, const struct dlm_row *row, 
 		}
 		bytes = value + of->value_size;
 	}
-	to->status = dlm_row_commit_if_unchanged(row, as_read, changes, count, &to->yes, &to->error);
+	to->status = dlm_row_commit_if_unchanged(row, as_read, changes, count, sizeof *changes, &to->yes, &to->error);
 	free(changes);
 }
 
@@ -201,7 +201,7 @@ static struct dlm_go_row dlm_go_call_row(const struct dlm_table *table, struct d
 
 static struct dlm_row_cell dlm_go_cell_at(const struct dlm_row_cells *cells, size_t at) {
 	struct dlm_row_cell cell;
-	dlm_row_cells_at(cells, at, &cell);
+	dlm_row_cells_at(cells, at, &cell, sizeof cell);
 	return cell;
 }
 */
@@ -339,10 +339,10 @@ func callRow(r *Row, call rowCall, asRead cellsHandle, with *items) (rowAnswer, 
 	bytes, list, count := with.lent()
 	to := C.dlm_go_call_row(r.table.handle, r.handle, borrowed(append([]byte(r.key), 0)), C.size_t(len(r.key)),
 		C.bool(r.once), asRead, C.int32_t(call), bytes, list, count)
-	defer C.dlm_names_free(to.names)
+	defer C.dlm_texts_free(to.names)
 	answer := rowAnswer{number: int64(to.number), fence: uint64(to.fence), yes: bool(to.yes), cells: to.cells}
-	if C.dlm_names_count(to.names) > 0 {
-		answer.lock = C.GoString(C.dlm_names_at(to.names, 0))
+	if C.dlm_texts_count(to.names) > 0 {
+		answer.lock = C.GoString(C.dlm_texts_at(to.names, 0))
 	}
 	return answer, failure(to.status, to.error)
 }

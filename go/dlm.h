@@ -7,7 +7,7 @@
  *
  * A call with a freed handle fails with DLM_CLOSED. A call with a pointer that never was a handle of the
  * type fails with DLM_INVALID_ARGUMENT. Neither crashes. A _free then does nothing and logs a warning.
- * Functions that return no status then return the same as for NULL. Each type can have some 67 million open
+ * Functions that return no status then return the same as for NULL. Each type can have some 33 million open
  * handles. Beyond that, its _new function returns NULL, and calls that create such a handle fail with
  * DLM_INTERNAL_ERROR.
  *
@@ -26,7 +26,17 @@
  * may pass the error of before the check. So keep the status in a variable first.
  *
  * Text is UTF-8 and ends with NUL. Calls copy text and arrays. No other thread may change them, or use the
- * outputs, during the call. Times are in milliseconds. A function that can block says so in its comment.
+ * outputs, during the call. A text that a call returns is a const char * and lives until the handle that it came
+ * from is freed, or for ever where the comment says that it is static. Only dlm_inspection has its texts in itself.
+ *
+ * const: a call changes nothing that another call or process could notice, if it takes a pointer to const.
+ *
+ * Structs grow: later versions append fields. So a call takes the size that the struct had when the program was
+ * compiled, in the argument that ends in _size, or in the first field of dlm_acquire_options. Fields that the
+ * program's version lacks count as 0. Fields that the library's version lacks must be 0, and are set to 0 in outputs.
+ * The calls fail with DLM_INVALID_ARGUMENT for a size below that of the first version, and above 4096.
+ *
+ * Times are in milliseconds. A function that can block says so in its comment.
  *
  * fork(): a handle belongs to the process that created it. In a child process, calls with the parent's
  * handles fail with DLM_FORKED and change nothing. Freeing them there is allowed and does nothing. A child
@@ -59,6 +69,10 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#if UINTPTR_MAX < UINT64_MAX
+#error "libdlm is for 64-bit machines: its handles have 64 bits"
+#endif
 
 /// Marks every function that returns a status: compilers warn if a program ignores the status. Define it as
 /// nothing before including this header to turn the warning off.
@@ -94,14 +108,12 @@ struct dlm_lease_set;
 struct dlm_lock;
 struct dlm_lock_list;
 struct dlm_manager;
-struct dlm_names;
 struct dlm_options;
 struct dlm_pending;
-struct dlm_row;
-struct dlm_row_cells;
 struct dlm_seen;
-struct dlm_table;
+struct dlm_texts;
 struct dlm_watch;
+struct dlm_acquire_options;
 
 /* ---- Results ---- */
 
@@ -196,7 +208,7 @@ int64_t dlm_error_holder_left_ms(const struct dlm_error *error);
 
 /// Number of this header's binary interface. A change that breaks existing programs increases it. Additions
 /// do not.
-#define DLM_ABI 0
+#define DLM_ABI 1
 
 /// Returns the version of the loaded library, such as "0.1.0". DLM_VERSION is the version of this header.
 /// The text is static. Never blocks.
@@ -331,8 +343,8 @@ enum dlm_status dlm_manager_open(const char *uri,
 
 /// Checks that the store answers, and changes nothing. For programs that should say at their start that their store is
 /// missing, instead of at their first lock. Blocks for `wait_ms` at most, and for about a second longer while it finds out
-/// what is at the address, and while the system's resolver looks up a name. DLM_DEFAULT and DLM_FOREVER mean the store
-/// time-out, and so does a longer time. A time below a second is one second, which a busy store needs.
+/// what is at the address, and while the system's resolver looks up a name. DLM_FOREVER means the store time-out, and so
+/// does a longer time. A time below a second is one second, which a busy store needs.
 ///
 /// A store that has not answered this manager before fails within a second if nothing listens at its address, if no such
 /// host exists, or if another service answers there. The message says what was found. "embedded:" and "memory:" always
@@ -349,7 +361,7 @@ enum dlm_status dlm_manager_reach(const struct dlm_manager *manager,
 ///
 /// Errors: DLM_TABLE_CREATION_ERROR, DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_CLOSED.
 DLM_NODISCARD
-enum dlm_status dlm_manager_initialize(const struct dlm_manager *manager, struct dlm_error **error_out);
+enum dlm_status dlm_manager_initialize(struct dlm_manager *manager, struct dlm_error **error_out);
 
 /// Creates a handle of the lock `id`, without acquiring it: see dlm_lock_acquire(). `level` is DLM_LEVEL_DC
 /// or DLM_LEVEL_XDC. Does no I/O and never blocks. On DLM_OK the caller owns `*lock_out`.
@@ -371,34 +383,28 @@ enum dlm_status dlm_manager_lock(const struct dlm_manager *manager,
 /// Errors: DLM_CLOSED. A store that does not answer is a finding.
 DLM_NODISCARD
 enum dlm_status dlm_manager_diagnose(const struct dlm_manager *manager,
-                                     struct dlm_names **findings_out,
+                                     struct dlm_texts **findings_out,
                                      bool *is_safe_out,
                                      struct dlm_error **error_out);
 
-/// Writes the URI of the store to `uri_out`, an array of `size` bytes, without credentials. On failure the text is "".
-/// Never blocks.
-///
-/// Errors: DLM_INVALID_ARGUMENT if the array is too small; the message has the size that is enough.
-DLM_NODISCARD
-enum dlm_status dlm_manager_store(const struct dlm_manager *manager,
-                                  char *uri_out,
-                                  size_t size,
-                                  struct dlm_error **error_out);
+/// Returns the URI of the store, without credentials. "" for NULL. The text lives until `manager` is freed. Never returns
+/// NULL. Never blocks.
+const char *dlm_manager_store(const struct dlm_manager *manager);
 
-/// Writes current numbers of the manager to `*stats_out`. `size` must be sizeof(struct dlm_stats). Fields
-/// that the library does not know are set to 0. On failure all fields are 0. Never blocks for long.
+/// Writes current numbers of the manager to `*stats_out`. `stats_size` is sizeof(struct dlm_stats). On failure all fields
+/// are 0. Never blocks for long.
 DLM_NODISCARD
 enum dlm_status dlm_manager_stats(const struct dlm_manager *manager,
                                   struct dlm_stats *stats_out,
-                                  size_t size,
+                                  size_t stats_size,
                                   struct dlm_error **error_out);
 
 /// Makes a page of metrics in Prometheus' text format, version 0.0.4: what has happened to the manager's locks since the
 /// first call of this function, by class, and its calls to the store. So call it once at the start. docs/metrics.md has the
-/// names. `*text_out` is a list of one text: dlm_names_at(list, 0). On DLM_OK the caller owns it. Never blocks for long.
+/// names. `*text_out` is a list of one text: dlm_texts_at(text, 0). On DLM_OK the caller owns it. Never blocks for long.
 DLM_NODISCARD
-enum dlm_status dlm_manager_metrics_text(const struct dlm_manager *manager,
-                                         struct dlm_names **text_out,
+enum dlm_status dlm_manager_metrics_text(struct dlm_manager *manager,
+                                         struct dlm_texts **text_out,
                                          struct dlm_error **error_out);
 
 /// Closes the manager: waiting threads fail with DLM_CLOSED, held leases are released, and the library's
@@ -413,7 +419,7 @@ enum dlm_status dlm_manager_metrics_text(const struct dlm_manager *manager,
 /// Errors: DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED or DLM_IN_DOUBT from the first release that failed.
 /// That lock becomes free when its TTL ends. The library has tried to release the other locks as well.
 DLM_NODISCARD
-enum dlm_status dlm_manager_close(const struct dlm_manager *manager,
+enum dlm_status dlm_manager_close(struct dlm_manager *manager,
                                   struct dlm_error **error_out);
 
 /// Frees a manager. NULL is allowed. Its locks, leases, latches and watches continue to work until they are
@@ -422,24 +428,22 @@ enum dlm_status dlm_manager_close(const struct dlm_manager *manager,
 /// or a request of a pending acquisition is in progress. Otherwise this function does not block.
 void dlm_manager_free(struct dlm_manager *manager);
 
-/// Acquires `count` locks of this manager together: all of them or none. Waits for up to `wait_ms` for all of
-/// them together. `cancel` may be NULL. On DLM_OK the caller owns `*leases_out`.
+/// Acquires `count` locks of this manager together: all of them or none. The wait of the options is that for all of
+/// them together. `options` may be NULL. On DLM_OK the caller owns `*leases_out`.
 ///
 /// The locks are acquired one after the other in one order, whatever the order of `locks` is. So callers of this
 /// function never wait for each other in a circle. A caller that already holds a lock which it acquired otherwise
 /// may. While it waits, the library renews the leases that it has. At the end all are checked, and have about the
 /// whole TTL left. If one was lost, or a lock cannot be acquired, all are released.
 ///
-/// Errors: those of dlm_lock_acquire_within() for the first lock that cannot be acquired; DLM_LEASE_LOST if a lease
+/// Errors: those of dlm_lock_acquire() for the first lock that cannot be acquired; DLM_LEASE_LOST if a lease
 /// was lost while others were waited for; DLM_INVALID_ARGUMENT also for no lock, for a lock twice, for a lock of
 /// another manager, and for several locks with a TTL below 100 ms.
 DLM_NODISCARD
-enum dlm_status dlm_manager_acquire_all(const struct dlm_manager *manager,
-                                        const struct dlm_lock *const *locks,
+enum dlm_status dlm_manager_acquire_all(struct dlm_manager *manager,
+                                        struct dlm_lock *const *locks,
                                         size_t count,
-                                        int64_t ttl_ms,
-                                        int64_t wait_ms,
-                                        const struct dlm_cancel *cancel,
+                                        const struct dlm_acquire_options *options,
                                         struct dlm_lease_set **leases_out,
                                         struct dlm_error **error_out);
 
@@ -456,9 +460,8 @@ enum dlm_status dlm_manager_setting_ms(const struct dlm_manager *manager,
 
 /* ---- Locks ---- */
 
-/// As a TTL: the one that the function's comment names, such as that of the option ttl. As the wait for a lock: that of the
-/// option wait. No other time has a default: calls refuse it there, except dlm_lock_campaign() and dlm_lock_observe(),
-/// which take it as DLM_FOREVER.
+/// In dlm_acquire_options: the manager's option, ttl or wait. As another TTL: the one that the function's comment names. No
+/// other wait has a default: calls refuse it there.
 #define DLM_DEFAULT -2
 
 /// As a wait: no limit. As the TTL of a cell: it does not expire.
@@ -467,10 +470,43 @@ enum dlm_status dlm_manager_setting_ms(const struct dlm_manager *manager,
 /// A named lock. It may be acquired repeatedly, from any number of threads. It is not reentrant.
 struct dlm_lock;
 
+/// How to acquire a lock, for dlm_lock_acquire() and the like. Begin with DLM_ACQUIRE_OPTIONS, and change what should differ:
+///
+///     struct dlm_acquire_options how = DLM_ACQUIRE_OPTIONS;
+///     how.wait_ms = 5000;
+///
+/// Calls read it and do not keep it. NULL in its place means DLM_ACQUIRE_OPTIONS. Later versions append fields, and 0 in them
+/// changes nothing.
+struct dlm_acquire_options {
+    /// sizeof(struct dlm_acquire_options).
+    size_t size;
+    /// How long the lease lasts unless it is renewed: 1 ms to 365 days. DLM_DEFAULT: the manager's option ttl.
+    int64_t ttl_ms;
+    /// How long to wait for the lock at most. 0 tries once, DLM_FOREVER waits without limit. DLM_DEFAULT: the manager's
+    /// option wait.
+    int64_t wait_ms;
+    /// 0, or for how long the lease is kept alive from the grant on: see dlm_lease_keep(). DLM_FOREVER sets no limit.
+    int64_t max_hold_ms;
+    /// 0, or for how long the lock stays held at least: see dlm_lease_hold_at_least().
+    int64_t min_hold_ms;
+    /// NULL, or an object that ends the wait with DLM_CANCELLED.
+    const struct dlm_cancel *cancel;
+    /// 0: the lock has one holder. There is no other mode.
+    int32_t mode;
+    /// If it is true, others get the lock at once when this process ends in any way. For embedded stores only. Not together
+    /// with `min_hold_ms`. False: the manager's option dies_with_process.
+    bool dies_with_process;
+    /// Must be 0.
+    uint8_t reserved[3];
+};
+
+/// The options of an acquisition that asks for nothing in particular.
+#define DLM_ACQUIRE_OPTIONS {sizeof(struct dlm_acquire_options), DLM_DEFAULT, DLM_DEFAULT, 0, 0, NULL, 0, false, {0, 0, 0}}
+
 /// Who holds a lock. Later versions append fields. Texts end with NUL.
 struct dlm_inspection {
-    /// 1 if somebody holds the lock, otherwise 0.
-    uint64_t is_held;
+    /// Whether somebody holds the lock.
+    bool is_held;
     /// The fence that was counted last; 0 if the store does not know it.
     uint64_t fence;
     /// Remaining time of the holder's lease in milliseconds, or -1 if it is not known. The holder may renew the
@@ -492,21 +528,22 @@ struct dlm_inspection {
     char layout[16];
 };
 
-/// Tries once to acquire the lock. Unless renewed, the lease lasts `ttl_ms`, 1 ms to 365 days. DLM_DEFAULT:
-/// the manager's TTL, 90 s by default. Blocks for one call to the store, and does not queue behind waiting
-/// threads. On DLM_OK the caller owns `*lease_out`. If the lock is held, and this process and the holder have notices, the
-/// holder is asked once to give the lock back if it only stays there (the option linger). A later call then finds it free.
+/// Tries once to acquire the lock. `options` may be NULL. Their `wait_ms` must be 0 or DLM_DEFAULT, and their `cancel` has no
+/// effect, because the call does not wait. Blocks for one call to the store, and does not queue behind waiting threads. On
+/// DLM_OK the caller owns `*lease_out`. If the lock is held, and this process and the holder have notices, the holder is
+/// asked once to give the lock back if it only stays there (the option linger). A later call then finds it free.
 ///
 /// Errors: DLM_LOCK_UNAVAILABLE if the lock is held; DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED,
 /// DLM_TABLE_CREATION_ERROR or DLM_INTERNAL_ERROR if the store does not serve the request; DLM_IN_DOUBT if
 /// it is unknown whether the store granted the lock; DLM_CLOSED.
 DLM_NODISCARD
-enum dlm_status dlm_lock_try_acquire(const struct dlm_lock *lock,
-                                     int64_t ttl_ms,
+enum dlm_status dlm_lock_try_acquire(struct dlm_lock *lock,
+                                     const struct dlm_acquire_options *options,
                                      struct dlm_lease **lease_out,
                                      struct dlm_error **error_out);
 
-/// Acquires the lock with the manager's TTL and wait, by default 90 s each. `cancel` may be NULL.
+/// Acquires the lock. `options` may be NULL: then the lease lasts for the manager's TTL and the call waits for the manager's
+/// wait, by default 90 s each.
 ///
 /// Blocks until the lock is acquired, the wait times out or an error occurs. When the wait ends, the call
 /// first completes a request that it has sent to the store. Waiting threads of one manager acquire the lock
@@ -515,20 +552,10 @@ enum dlm_status dlm_lock_try_acquire(const struct dlm_lock *lock,
 /// Errors: DLM_LOCK_UNAVAILABLE if the wait timed out; DLM_CANCELLED; and the other errors of
 /// dlm_lock_try_acquire(), which end the wait at once.
 DLM_NODISCARD
-enum dlm_status dlm_lock_acquire(const struct dlm_lock *lock,
-                                 const struct dlm_cancel *cancel,
+enum dlm_status dlm_lock_acquire(struct dlm_lock *lock,
+                                 const struct dlm_acquire_options *options,
                                  struct dlm_lease **lease_out,
                                  struct dlm_error **error_out);
-
-/// Like dlm_lock_acquire(), with this TTL and this wait. A `wait_ms` of 0 tries once, DLM_FOREVER waits
-/// without limit. DLM_DEFAULT means the manager's setting, for both.
-DLM_NODISCARD
-enum dlm_status dlm_lock_acquire_within(const struct dlm_lock *lock,
-                                        int64_t ttl_ms,
-                                        int64_t wait_ms,
-                                        const struct dlm_cancel *cancel,
-                                        struct dlm_lease **lease_out,
-                                        struct dlm_error **error_out);
 
 /// Takes over a lease from its `token`, see dlm_lease_into_token(). The token must be of this lock. The lease
 /// has the end that it had before. If the token comes from another machine, its end is not known here: renew
@@ -537,38 +564,33 @@ enum dlm_status dlm_lock_acquire_within(const struct dlm_lock *lock,
 ///
 /// Errors: DLM_INVALID_ARGUMENT also if the text is not the whole token of a lease of this lock; DLM_CLOSED.
 DLM_NODISCARD
-enum dlm_status dlm_lock_adopt(const struct dlm_lock *lock,
+enum dlm_status dlm_lock_adopt(struct dlm_lock *lock,
                                const char *token,
                                struct dlm_lease **lease_out,
                                struct dlm_error **error_out);
 
-/// Writes the name of the lock to `name_out`, an array of `size` bytes, as it is stored. DLM_NAME_SIZE bytes are enough
-/// for every name. On failure the text is "". Never blocks.
-DLM_NODISCARD
-enum dlm_status dlm_lock_name(const struct dlm_lock *lock,
-                              char *name_out,
-                              size_t size,
-                              struct dlm_error **error_out);
+/// Returns the name of the lock, as it is stored. "" for NULL. The text lives until `lock` is freed. Never returns NULL. Never
+/// blocks.
+const char *dlm_lock_name(const struct dlm_lock *lock);
 
 /// Frees a lock. NULL is allowed. Its leases stay valid, and threads that wait for it continue to wait.
 /// Blocks only as dlm_manager_free() says.
 void dlm_lock_free(struct dlm_lock *lock);
 
-/// Writes who holds the lock to `*inspection_out`. `size` must be sizeof(struct dlm_inspection). Fields that
-/// the library does not know are set to 0. On failure all fields are 0. Blocks for one or two reads of the
-/// store.
+/// Writes who holds the lock to `*inspection_out`. `inspection_size` is sizeof(struct dlm_inspection).
+/// On failure all fields are 0. Blocks for one or two reads of the store.
 ///
 /// Errors: those of dlm_lock_try_acquire() for a store that does not serve the request, never DLM_IN_DOUBT.
 DLM_NODISCARD
 enum dlm_status dlm_lock_inspect(const struct dlm_lock *lock,
                                  struct dlm_inspection *inspection_out,
-                                 size_t size,
+                                 size_t inspection_size,
                                  struct dlm_error **error_out);
 
 /// Waits until this process leads: until it has acquired the lock. All candidates of an election use the lock of the
-/// same name. The lease is kept alive, see dlm_lease_keep(), until it is released (which resigns), freed or lost. Call
-/// dlm_lease_guard() before each step of the leader's work. A `wait_ms` of 0 tries once, DLM_FOREVER waits without limit,
-/// and so does DLM_DEFAULT: the option wait does not apply. `cancel` may be NULL. On DLM_OK the caller owns `*lease_out`.
+/// same name. The lease is kept alive, see dlm_lease_keep(), until it is released (which resigns), freed or lost, or for the
+/// `max_hold_ms` of the options. Call dlm_lease_guard() before each step of the leader's work. `options` may be NULL. A
+/// candidate that should wait until it leads sets their `wait_ms` to DLM_FOREVER. On DLM_OK the caller owns `*lease_out`.
 ///
 /// Blocks until this process leads, the wait is over or an error ends it. If the store does not answer, the call tries
 /// again until the wait is over.
@@ -576,19 +598,17 @@ enum dlm_status dlm_lock_inspect(const struct dlm_lock *lock,
 /// Errors: DLM_LOCK_UNAVAILABLE if the wait is over, or DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED or DLM_IN_DOUBT if
 /// the last attempt has failed so; DLM_CANCELLED; DLM_TABLE_CREATION_ERROR; DLM_INTERNAL_ERROR; DLM_CLOSED.
 DLM_NODISCARD
-enum dlm_status dlm_lock_campaign(const struct dlm_lock *lock,
-                                  int64_t ttl_ms,
-                                  int64_t wait_ms,
-                                  const struct dlm_cancel *cancel,
+enum dlm_status dlm_lock_campaign(struct dlm_lock *lock,
+                                  const struct dlm_acquire_options *options,
                                   struct dlm_lease **lease_out,
                                   struct dlm_error **error_out);
 
 /// Waits until the holder of the lock, such as the leader of an election, is not the one that `*inspection` describes,
 /// and writes the new one there. A struct of zeros describes a lock that nobody holds. `*changed_out` is false if the
-/// wait timed out; then `*inspection` is as before. `size` must be sizeof(struct dlm_inspection). `cancel` may be NULL.
+/// wait timed out; then `*inspection` is as before. `inspection_size` is sizeof(struct dlm_inspection).
+/// `cancel` may be NULL.
 ///
-/// Blocks for up to `wait_ms`, and for a read under way. DLM_FOREVER waits without limit, and so does DLM_DEFAULT, as in
-/// dlm_lock_campaign(). Reads the store once per retry interval, and when the lease would end. Changes between two reads count as one.
+/// Blocks for up to `wait_ms`, and for a read under way. DLM_FOREVER waits without limit. Reads the store once per retry interval, and when the lease would end. Changes between two reads count as one.
 ///
 /// Errors: those of dlm_lock_inspect(); DLM_CANCELLED.
 DLM_NODISCARD
@@ -596,7 +616,7 @@ enum dlm_status dlm_lock_observe(const struct dlm_lock *lock,
                                  int64_t wait_ms,
                                  const struct dlm_cancel *cancel,
                                  struct dlm_inspection *inspection,
-                                 size_t size,
+                                 size_t inspection_size,
                                  bool *changed_out,
                                  struct dlm_error **error_out);
 
@@ -610,12 +630,6 @@ DLM_NODISCARD
 enum dlm_status dlm_lock_look(const struct dlm_lock *lock, struct dlm_error **error_out);
 
 /* ---- Leases ---- */
-
-/// The size of an array for any token, with its NUL: see dlm_lease_into_token().
-#define DLM_TOKEN_SIZE 8192
-
-/// The size of an array for any name of a lock or latch, with its NUL: see dlm_lock_name().
-#define DLM_NAME_SIZE 2048
 
 /// The lease was not lost.
 #define DLM_LOST_NOT 0
@@ -711,14 +725,13 @@ enum dlm_status dlm_lease_lost_fd(const struct dlm_lease *lease,
 /// was released. After any other error the lease keeps its previous end: DLM_CONNECTION_ERROR,
 /// DLM_RETRIES_EXHAUSTED, DLM_IN_DOUBT, DLM_CLOSED.
 DLM_NODISCARD
-enum dlm_status dlm_lease_renew(const struct dlm_lease *lease,
+enum dlm_status dlm_lease_renew(struct dlm_lease *lease,
                                 int64_t ttl_ms,
                                 struct dlm_error **error_out);
 
-/// Ends the lease here without releasing the lock, and writes its token to `token_out`, an array of `size`
-/// bytes. Any process that reaches the same store can take the lease over with the token, see
-/// dlm_lock_adopt(). `size` must be at least DLM_TOKEN_SIZE. On failure the text is "". The handle must
-/// still be freed. Does not block and does no I/O, except for a lease that dies with its process (the option
+/// Ends the lease here without releasing the lock, and writes its token to `*token_out`, a text that lives until `lease` is
+/// freed. Any process that reaches the same store can take the lease over with the token, see dlm_lock_adopt(). The handle
+/// must still be freed. Does not block and does no I/O, except for a lease that dies with its process (the option
 /// dies_with_process): the store records first that it does not any more. If that fails, the lease stays as it was.
 ///
 /// The token is one line of text that proves ownership. Treat it like a password, and do not log it.
@@ -726,9 +739,8 @@ enum dlm_status dlm_lease_renew(const struct dlm_lease *lease,
 /// Errors: DLM_LEASE_LOST if the lease was released or found lost, or is being released; DLM_CLOSED. For a lease that dies
 /// with its process also those of a store that does not serve.
 DLM_NODISCARD
-enum dlm_status dlm_lease_into_token(const struct dlm_lease *lease,
-                                     char *token_out,
-                                     size_t size,
+enum dlm_status dlm_lease_into_token(struct dlm_lease *lease,
+                                     const char **token_out,
                                      struct dlm_error **error_out);
 
 /// Lets the lock stay held for `min_hold_ms` from now, even if it is released sooner: at most the TTL of the lease. So a
@@ -740,17 +752,13 @@ enum dlm_status dlm_lease_into_token(const struct dlm_lease *lease,
 ///
 /// Errors: DLM_INVALID_ARGUMENT if the time is longer than the TTL; DLM_LEASE_LOST if the lease is not valid.
 DLM_NODISCARD
-enum dlm_status dlm_lease_hold_at_least(const struct dlm_lease *lease,
+enum dlm_status dlm_lease_hold_at_least(struct dlm_lease *lease,
                                         int64_t min_hold_ms,
                                         struct dlm_error **error_out);
 
-/// Writes the name of the lock to `name_out`, an array of `size` bytes, as it is stored. DLM_NAME_SIZE bytes are enough
-/// for every name. On failure the text is "". Never blocks.
-DLM_NODISCARD
-enum dlm_status dlm_lease_name(const struct dlm_lease *lease,
-                               char *name_out,
-                               size_t size,
-                               struct dlm_error **error_out);
+/// Returns the name of the lock, as it is stored. "" for NULL. The text lives until `lease` is freed. Never returns NULL.
+/// Never blocks.
+const char *dlm_lease_name(const struct dlm_lease *lease);
 
 /// Returns the TTL in milliseconds with which the lease was granted or last renewed; 0 for NULL. Never blocks.
 int64_t dlm_lease_ttl_ms(const struct dlm_lease *lease);
@@ -768,9 +776,7 @@ int64_t dlm_lease_ends_ns(const struct dlm_lease *lease);
 /// other error the lock may or may not be free: DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_IN_DOUBT.
 /// Call again, or free the handle: the library then keeps trying in the background.
 DLM_NODISCARD
-enum dlm_status dlm_lease_release(const struct dlm_lease *lease,
-                                  bool *freed_out,
-                                  struct dlm_error **error_out);
+enum dlm_status dlm_lease_release(struct dlm_lease *lease, bool *freed_out, struct dlm_error **error_out);
 
 /// Frees a lease. NULL is allowed. Releases the lock first if it is still held. This blocks for at most two
 /// seconds. If it fails, the library keeps trying in the background. Freeing the last handle of a manager
@@ -801,7 +807,7 @@ int64_t dlm_lease_set_remaining_ms(const struct dlm_lease_set *set);
 /// Keeps all leases of the set alive. See dlm_lease_keep(), whose errors it has for the first lease that is not
 /// valid. Never blocks.
 DLM_NODISCARD
-enum dlm_status dlm_lease_set_keep(const struct dlm_lease_set *set,
+enum dlm_status dlm_lease_set_keep(struct dlm_lease_set *set,
                                    int64_t max_hold_ms,
                                    struct dlm_error **error_out);
 
@@ -811,7 +817,7 @@ enum dlm_status dlm_lease_set_keep(const struct dlm_lease_set *set,
 /// Errors: those of dlm_lease_renew(), for the first lease that could not be renewed. The others are renewed
 /// nevertheless.
 DLM_NODISCARD
-enum dlm_status dlm_lease_set_renew(const struct dlm_lease_set *set,
+enum dlm_status dlm_lease_set_renew(struct dlm_lease_set *set,
                                     struct dlm_error **error_out);
 
 /// Releases all locks of the set. Blocks for one call to the store for each, see dlm_lease_release(). The handle
@@ -820,7 +826,7 @@ enum dlm_status dlm_lease_set_renew(const struct dlm_lease_set *set,
 ///
 /// Errors: those of dlm_lease_release(), for the first release that failed. The others are released nevertheless.
 DLM_NODISCARD
-enum dlm_status dlm_lease_set_release(const struct dlm_lease_set *set,
+enum dlm_status dlm_lease_set_release(struct dlm_lease_set *set,
                                       bool *freed_out,
                                       struct dlm_error **error_out);
 
@@ -838,14 +844,14 @@ void dlm_lease_set_free(struct dlm_lease_set *set);
 ///
 /// Errors: DLM_LEASE_LOST if the lease is not valid; DLM_INTERNAL_ERROR if no thread can be started; DLM_CLOSED.
 DLM_NODISCARD
-enum dlm_status dlm_lease_keep(const struct dlm_lease *lease,
+enum dlm_status dlm_lease_keep(struct dlm_lease *lease,
                                int64_t max_hold_ms,
                                struct dlm_error **error_out);
 
 /// Ends what dlm_lease_keep() has begun: the lease then ends at its end, unless it is renewed. A renewal under way may
 /// still make it longer. Does nothing for a lease that is not kept alive. Never blocks for long.
 DLM_NODISCARD
-enum dlm_status dlm_lease_stop_keeping(const struct dlm_lease *lease,
+enum dlm_status dlm_lease_stop_keeping(struct dlm_lease *lease,
                                        struct dlm_error **error_out);
 
 /// Returns the state of the lease by this machine's clock: one of DLM_STATE_RELEASED, DLM_STATE_HELD,
@@ -877,8 +883,27 @@ struct dlm_lock_list;
 /// What a process has seen of a lock: the holder, and which grant it is.
 struct dlm_seen;
 
+/// An entry of a history. Its texts live until the dlm_history is freed. Later versions append fields.
+struct dlm_history_entry {
+    /// What happened: "acquired", "released", "lost", "broken" or "not broken". Later versions may add others.
+    const char *kind;
+    /// Who wrote the entry: the holder, or whoever broke the lock.
+    const char *by;
+    /// The holder of a lock that was broken, or "".
+    const char *victim;
+    /// Why a lock was broken or lost, or "".
+    const char *text;
+    /// When it happened, in milliseconds since 1970, by the clock of the process that wrote the entry.
+    int64_t at_ms;
+    /// How long the caller waited ("acquired"), or for how long the lock was held ("released", "lost"), in milliseconds. -1
+    /// for others.
+    int64_t took_ms;
+    /// The fence of the grant, or 0 if there is none.
+    uint64_t fence;
+};
+
 /// Reads one page of the locks of the store, of all clients, whose full names begin with `prefix`, such as
-/// "XDC#order-service#"; "" reads all. With `held_only` other than 0 only locks that are held, otherwise also free locks
+/// "XDC#order-service#"; "" reads all. With `held_only` only locks that are held, otherwise also free locks
 /// that the store still remembers. `after` is NULL or "" for the first page, and then dlm_lock_list_next() of the page
 /// before. Blocks for one call to the store. On DLM_OK the caller owns `*list_out`.
 ///
@@ -890,7 +915,7 @@ struct dlm_seen;
 DLM_NODISCARD
 enum dlm_status dlm_manager_list(const struct dlm_manager *manager,
                                  const char *prefix,
-                                 int32_t held_only,
+                                 bool held_only,
                                  const char *after,
                                  struct dlm_lock_list **list_out,
                                  struct dlm_error **error_out);
@@ -916,7 +941,7 @@ DLM_NODISCARD
 enum dlm_status dlm_lock_list_inspection(const struct dlm_lock_list *list,
                                          size_t index,
                                          struct dlm_inspection *inspection_out,
-                                         size_t size,
+                                         size_t inspection_size,
                                          struct dlm_error **error_out);
 
 /// Returns where the next page begins, or "" after the last one. The text lives until `list` is freed. Never returns
@@ -950,7 +975,7 @@ enum dlm_status dlm_lock_see(const struct dlm_lock *lock,
 DLM_NODISCARD
 enum dlm_status dlm_seen_inspection(const struct dlm_seen *seen,
                                     struct dlm_inspection *inspection_out,
-                                    size_t size,
+                                    size_t inspection_size,
                                     struct dlm_error **error_out);
 
 /// Frees what was seen. NULL is allowed. Never blocks.
@@ -974,7 +999,7 @@ void dlm_seen_free(struct dlm_seen *seen);
 /// Errors: DLM_INVALID_ARGUMENT also if the lock was free, and for the lock of a Java client through a Thrift gateway;
 /// DLM_IN_DOUBT if the lock may or may not be broken; those of dlm_lock_inspect().
 DLM_NODISCARD
-enum dlm_status dlm_seen_break(const struct dlm_seen *seen,
+enum dlm_status dlm_seen_break(struct dlm_seen *seen,
                                const char *reason,
                                bool *broken_out,
                                uint64_t *fence_out,
@@ -996,37 +1021,12 @@ enum dlm_status dlm_lock_history(const struct dlm_lock *lock,
 /// Returns the number of entries; 0 for NULL. Never blocks.
 size_t dlm_history_count(const struct dlm_history *history);
 
-/// Returns what happened: "acquired", "released", "lost", "broken" or "not broken"; later versions may add others. "" after
-/// the last entry. The text lives until `history` is freed. Never returns NULL. Never blocks.
-const char *dlm_history_kind(const struct dlm_history *history,
-                             size_t index);
-
-/// Returns who wrote the entry: the holder, or whoever broke the lock. "" after the last entry. The text lives until
-/// `history` is freed. Never returns NULL. Never blocks.
-const char *dlm_history_by(const struct dlm_history *history,
-                           size_t index);
-
-/// Returns the holder of a lock that was broken, or "". The text lives until `history` is freed. Never returns NULL. Never
-/// blocks.
-const char *dlm_history_victim(const struct dlm_history *history,
-                               size_t index);
-
-/// Returns why a lock was broken or lost, or "". The text lives until `history` is freed. Never returns NULL. Never blocks.
-const char *dlm_history_text(const struct dlm_history *history,
-                             size_t index);
-
-/// Returns when it happened, in milliseconds since 1970, by the clock of the process that wrote the entry. -1 after the last
-/// entry. Never blocks.
-int64_t dlm_history_at_ms(const struct dlm_history *history,
-                          size_t index);
-
-/// Returns how long the caller waited ("acquired"), or for how long the lock was held ("released", "lost"), in milliseconds.
-/// -1 for others, and after the last entry. Never blocks.
-int64_t dlm_history_took_ms(const struct dlm_history *history,
-                            size_t index);
-
-/// Returns the fence of the grant, or 0 if there is none. Never blocks.
-uint64_t dlm_history_fence(const struct dlm_history *history, size_t index);
+/// Writes the entry at `index`, from 0, to `*entry_out`. `entry_size` is sizeof(struct dlm_history_entry). Returns false after
+/// the last entry and for NULL: all fields are then NULL or 0. Never blocks.
+bool dlm_history_at(const struct dlm_history *history,
+                    size_t index,
+                    struct dlm_history_entry *entry_out,
+                    size_t entry_size);
 
 /// Frees a history. NULL is allowed. Never blocks.
 void dlm_history_free(struct dlm_history *history);
@@ -1051,12 +1051,21 @@ enum dlm_status dlm_lock_waiting(const struct dlm_lock *lock,
 
 /* ---- Calls that do not block ---- */
 
+/// Kind of a completion: the pending acquisition has finished, see dlm_pending_notify().
+#define DLM_COMPLETION_FINISHED 1
+
+/// Kind of a completion: the lease is at risk, see DLM_STATE_AT_RISK and dlm_lease_notify().
+#define DLM_COMPLETION_AT_RISK 2
+
+/// Kind of a completion: the lease is not valid any more, see dlm_lease_notify().
+#define DLM_COMPLETION_ENDED 3
+
 /// A release or a renewal that does not block. At most 8 threads of a manager make all such calls. They go before requests
 /// for locks that wait for a thread, and one thread is left to them.
 struct dlm_call;
 
-/// A list of the pending acquisitions that have finished, for programs with many of them: one descriptor serves
-/// any number of them, of any managers.
+/// A list of what has happened to pending acquisitions and leases, for programs with many of them: one list serves any number
+/// of them, of any managers. A program waits for it with dlm_completions_wait(), or polls its descriptor.
 struct dlm_completions;
 
 /// An acquisition that does not block. It waits in the same queue as the threads that block in
@@ -1064,50 +1073,35 @@ struct dlm_completions;
 /// for all of its pending acquisitions.
 struct dlm_pending;
 
-/// Starts to acquire the lock as dlm_lock_acquire_within() does, and returns at once. `cancel` may be NULL. If
-/// `max_hold_ms` is not 0, the lease is kept alive from the grant on, for that time at most or without limit
-/// (DLM_FOREVER): see dlm_lease_keep(). On DLM_OK the caller owns `*pending_out`. Never blocks, except that it may
-/// start a thread.
+/// One thing that has happened. Later versions append fields and kinds.
+struct dlm_completion {
+    /// The tag that was given to dlm_pending_notify() or dlm_lease_notify().
+    uint64_t tag;
+    /// What has happened: one of the numbers DLM_COMPLETION_*.
+    int32_t kind;
+    /// For DLM_COMPLETION_ENDED: why the lease was lost, one of the numbers DLM_LOST_*. DLM_LOST_NOT if it was released, and
+    /// for other kinds.
+    int32_t lost_reason;
+};
+
+/// Starts to acquire the lock as dlm_lock_acquire() does, and returns at once. `options` may be NULL. On DLM_OK the caller
+/// owns `*pending_out`. Never blocks, except that it may start a thread.
 ///
 /// Errors: DLM_INTERNAL_ERROR if no thread can be started; DLM_CLOSED. dlm_pending_take() returns all other errors.
 DLM_NODISCARD
-enum dlm_status dlm_lock_acquire_start(const struct dlm_lock *lock,
-                                       int64_t ttl_ms,
-                                       int64_t wait_ms,
-                                       int64_t max_hold_ms,
-                                       const struct dlm_cancel *cancel,
+enum dlm_status dlm_lock_acquire_start(struct dlm_lock *lock,
+                                       const struct dlm_acquire_options *options,
                                        struct dlm_pending **pending_out,
                                        struct dlm_error **error_out);
-
-/// Like dlm_lock_acquire_start(), for callers that can send the first request themselves, such as Go programs. This
-/// saves a change of threads. If `*turn_out` is true, it is this acquisition's turn: call dlm_pending_ask() soon.
-/// Until then nobody asks the store for the lock, and the wait does not end by itself. If it is false, the library
-/// does the rest. Never blocks, except that it may start a thread.
-DLM_NODISCARD
-enum dlm_status dlm_lock_acquire_start_here(const struct dlm_lock *lock,
-                                            int64_t ttl_ms,
-                                            int64_t wait_ms,
-                                            int64_t max_hold_ms,
-                                            const struct dlm_cancel *cancel,
-                                            struct dlm_pending **pending_out,
-                                            bool *turn_out,
-                                            struct dlm_error **error_out);
-
-/// Sends the first request of an acquisition from this thread, see dlm_lock_acquire_start_here(). Blocks for one
-/// call to the store. Afterwards dlm_pending_take() has the result, or the library goes on. Does nothing if the
-/// acquisition has finished.
-DLM_NODISCARD
-enum dlm_status dlm_pending_ask(const struct dlm_pending *pending,
-                                struct dlm_error **error_out);
 
 /// Writes the lease to `*lease_out` if the lock was acquired, and NULL if the acquisition has not finished. On
 /// DLM_OK the caller owns a lease that is not NULL. Only one call returns the result. Never blocks.
 ///
-/// Errors: those of dlm_lock_acquire_within(), if that is the result; DLM_INVALID_ARGUMENT also if the result was
+/// Errors: those of dlm_lock_acquire(), if that is the result; DLM_INVALID_ARGUMENT also if the result was
 /// returned before. If no thread was free to send even the first request until the wait and the store time-out were
 /// over, DLM_RETRIES_EXHAUSTED.
 DLM_NODISCARD
-enum dlm_status dlm_pending_take(const struct dlm_pending *pending,
+enum dlm_status dlm_pending_take(struct dlm_pending *pending,
                                  struct dlm_lease **lease_out,
                                  struct dlm_error **error_out);
 
@@ -1124,13 +1118,13 @@ enum dlm_status dlm_pending_fd(const struct dlm_pending *pending,
                                int32_t *fd_out,
                                struct dlm_error **error_out);
 
-/// Adds `tag` to `completions` when the acquisition finishes, or at once if it has finished. dlm_pending_free() takes
+/// Adds `tag` to `completions` when the acquisition finishes (DLM_COMPLETION_FINISHED), or at once if it has finished. dlm_pending_free() takes
 /// the tag out again. Never blocks.
 ///
 /// Errors: DLM_INVALID_ARGUMENT also for a second call.
 DLM_NODISCARD
-enum dlm_status dlm_pending_notify(const struct dlm_pending *pending,
-                                   const struct dlm_completions *completions,
+enum dlm_status dlm_pending_notify(struct dlm_pending *pending,
+                                   struct dlm_completions *completions,
                                    uint64_t tag,
                                    struct dlm_error **error_out);
 
@@ -1139,7 +1133,7 @@ enum dlm_status dlm_pending_notify(const struct dlm_pending *pending,
 /// then dlm_pending_take() has the result. Never blocks. It must not be called in a signal handler, see
 /// dlm_cancel_trigger_fd().
 DLM_NODISCARD
-enum dlm_status dlm_pending_cancel(const struct dlm_pending *pending,
+enum dlm_status dlm_pending_cancel(struct dlm_pending *pending,
                                    struct dlm_error **error_out);
 
 /// Frees a pending acquisition, and cancels it if it has not finished. NULL is allowed. If it acquired the lock and
@@ -1160,14 +1154,46 @@ enum dlm_status dlm_completions_fd(const struct dlm_completions *completions,
                                    int32_t *fd_out,
                                    struct dlm_error **error_out);
 
-/// Takes the tag of the acquisition that finished first out of the list and writes it to `*tag_out`. Returns false
-/// and writes 0 if the list is empty. Call it until it returns false: then the descriptor is not readable. Never
-/// blocks.
-bool dlm_completions_next(const struct dlm_completions *completions,
-                          uint64_t *tag_out);
+/// Takes what happened first out of the list and writes it to `*completion_out`. `completion_size` is sizeof(struct
+/// dlm_completion). Returns false and writes zeros if the list is empty. Call it until it returns false: then the descriptor
+/// is not readable. Never blocks.
+bool dlm_completions_next(struct dlm_completions *completions,
+                          struct dlm_completion *completion_out,
+                          size_t completion_size);
 
-/// Frees a list. NULL is allowed. Pending acquisitions that were given it continue. Never blocks.
+/// Waits until the list is not empty, takes what happened first out of it and writes it to `*completion_out`.
+/// `completion_size` is sizeof(struct dlm_completion). `*found_out` is false if the wait timed out. For programs that cannot
+/// poll a descriptor. Several threads may wait for one list, and each gets something else.
+///
+/// Blocks for up to `wait_ms`: 0 does not wait, DLM_FOREVER waits without limit. dlm_completions_free() ends the wait.
+///
+/// Errors: DLM_CLOSED if the list was freed during the wait.
+DLM_NODISCARD
+enum dlm_status dlm_completions_wait(struct dlm_completions *completions,
+                                     int64_t wait_ms,
+                                     struct dlm_completion *completion_out,
+                                     size_t completion_size,
+                                     bool *found_out,
+                                     struct dlm_error **error_out);
+
+/// Frees a list. NULL is allowed. Ends the waits for it. Pending acquisitions and leases that were given it continue. Never
+/// blocks.
 void dlm_completions_free(struct dlm_completions *completions);
+
+/// Adds `tag` to `completions` each time that the lease becomes at risk (DLM_COMPLETION_AT_RISK), and when it is not valid any
+/// more (DLM_COMPLETION_ENDED), or at once if that is so already. A renewal by the program may bring back a lease that had
+/// expired. Then it may end again. The list has each of the two at most once: whoever takes one reads the state of the lease.
+/// dlm_lease_free() takes the tag out again, and adds nothing.
+///
+/// A change by the clock may be in the list up to 200 ms late. dlm_lease_check() is never late. All leases of a manager share
+/// one thread for this, and need no descriptor. Never blocks, except that it may start that thread.
+///
+/// Errors: DLM_INVALID_ARGUMENT also for a second call; DLM_INTERNAL_ERROR if no thread can be started; DLM_CLOSED.
+DLM_NODISCARD
+enum dlm_status dlm_lease_notify(struct dlm_lease *lease,
+                                 struct dlm_completions *completions,
+                                 uint64_t tag,
+                                 struct dlm_error **error_out);
 
 /// Starts to release the lock as dlm_lease_release() does, and returns at once. Do not use the lease any more, and free it
 /// after dlm_call_take() has returned the result: freeing it before that blocks. On DLM_OK the caller owns `*call_out`.
@@ -1175,7 +1201,7 @@ void dlm_completions_free(struct dlm_completions *completions);
 ///
 /// Errors: DLM_INTERNAL_ERROR if no thread can be started; DLM_CLOSED. dlm_call_take() returns all others.
 DLM_NODISCARD
-enum dlm_status dlm_lease_release_start(const struct dlm_lease *lease,
+enum dlm_status dlm_lease_release_start(struct dlm_lease *lease,
                                         struct dlm_call **call_out,
                                         struct dlm_error **error_out);
 
@@ -1184,7 +1210,7 @@ enum dlm_status dlm_lease_release_start(const struct dlm_lease *lease,
 ///
 /// Errors: DLM_INTERNAL_ERROR if no thread can be started; DLM_CLOSED. dlm_call_take() returns all others.
 DLM_NODISCARD
-enum dlm_status dlm_lease_renew_start(const struct dlm_lease *lease,
+enum dlm_status dlm_lease_renew_start(struct dlm_lease *lease,
                                       int64_t ttl_ms,
                                       struct dlm_call **call_out,
                                       struct dlm_error **error_out);
@@ -1197,7 +1223,7 @@ enum dlm_status dlm_lease_renew_start(const struct dlm_lease *lease,
 /// `*done_out` is false. DLM_CLOSED if the manager was closed before the call began; DLM_INVALID_ARGUMENT also if the result
 /// was returned before.
 DLM_NODISCARD
-enum dlm_status dlm_call_take(const struct dlm_call *call,
+enum dlm_status dlm_call_take(struct dlm_call *call,
                               bool *done_out,
                               bool *freed_out,
                               struct dlm_error **error_out);
@@ -1228,8 +1254,8 @@ void dlm_call_free(struct dlm_call *call);
 /// except those that create it fails with DLM_NOT_FOUND.
 struct dlm_latch;
 
-/// A list of texts, such as the names of participants.
-struct dlm_names;
+/// A list of texts, such as the names of participants, or one text that is made for the caller.
+struct dlm_texts;
 
 /// A watch on a latch, for event loops.
 struct dlm_watch;
@@ -1262,14 +1288,14 @@ enum dlm_status dlm_manager_latch(const struct dlm_manager *manager,
 /// DLM_RETRIES_EXHAUSTED, DLM_TABLE_CREATION_ERROR or DLM_INTERNAL_ERROR if the store does not serve the
 /// request; DLM_IN_DOUBT if it is unknown whether the latch was created; DLM_CLOSED.
 DLM_NODISCARD
-enum dlm_status dlm_latch_create(const struct dlm_latch *latch, int64_t count, struct dlm_error **error_out);
+enum dlm_status dlm_latch_create(struct dlm_latch *latch, int64_t count, struct dlm_error **error_out);
 
 /// Creates the latch for `count` named participants. Each counts down once, see dlm_latch_count_down_as().
 /// While one of them is missing, nobody else counts, and no count without a name is possible.
 /// Blocks and fails like dlm_latch_create(). DLM_INVALID_ARGUMENT also if a name is not 1 to 255 bytes
 /// without control characters, if a name is listed twice, or if the store cannot keep names.
 DLM_NODISCARD
-enum dlm_status dlm_latch_create_for(const struct dlm_latch *latch,
+enum dlm_status dlm_latch_create_for(struct dlm_latch *latch,
                                      const char *const *participants,
                                      size_t count,
                                      struct dlm_error **error_out);
@@ -1277,7 +1303,7 @@ enum dlm_status dlm_latch_create_for(const struct dlm_latch *latch,
 /// Creates the latch unless it exists. `created_out` may be NULL. `*created_out` is true if this call
 /// created the latch. Blocks and fails like dlm_latch_create(), but not with DLM_ALREADY_EXISTS.
 DLM_NODISCARD
-enum dlm_status dlm_latch_get_or_create(const struct dlm_latch *latch,
+enum dlm_status dlm_latch_get_or_create(struct dlm_latch *latch,
                                         int64_t count,
                                         bool *created_out,
                                         struct dlm_error **error_out);
@@ -1300,20 +1326,20 @@ enum dlm_status dlm_latch_count(const struct dlm_latch *latch,
 /// DLM_INVALID_ARGUMENT while a latch of dlm_latch_create_for() waits for participants; and the other errors of
 /// dlm_latch_create(), except DLM_ALREADY_EXISTS.
 DLM_NODISCARD
-enum dlm_status dlm_latch_count_down(const struct dlm_latch *latch,
+enum dlm_status dlm_latch_count_down(struct dlm_latch *latch,
                                      struct dlm_error **error_out);
 
 /// Counts up by one. Blocks and fails like dlm_latch_count_down(). DLM_INVALID_ARGUMENT unless the latch is
 /// of kind DLM_LATCH_COUNT_UP_DOWN.
 DLM_NODISCARD
-enum dlm_status dlm_latch_count_up(const struct dlm_latch *latch, struct dlm_error **error_out);
+enum dlm_status dlm_latch_count_up(struct dlm_latch *latch, struct dlm_error **error_out);
 
 /// Counts down in the name of a participant, at most once per name. `counted_out` may be NULL.
 /// `*counted_out` is true if this call counted, and false if that name had counted before. After
 /// DLM_IN_DOUBT it is safe to call again. Blocks and fails like dlm_latch_count_down(). DLM_INVALID_ARGUMENT also for
 /// a name that a latch of dlm_latch_create_for() does not wait for.
 DLM_NODISCARD
-enum dlm_status dlm_latch_count_down_as(const struct dlm_latch *latch,
+enum dlm_status dlm_latch_count_down_as(struct dlm_latch *latch,
                                         const char *participant,
                                         bool *counted_out,
                                         struct dlm_error **error_out);
@@ -1323,23 +1349,18 @@ enum dlm_status dlm_latch_count_down_as(const struct dlm_latch *latch,
 /// keep names.
 DLM_NODISCARD
 enum dlm_status dlm_latch_pending(const struct dlm_latch *latch,
-                                  struct dlm_names **names_out,
+                                  struct dlm_texts **names_out,
                                   struct dlm_error **error_out);
 
 /// Writes to `*names_out` the names that have counted down in this farm, expected or not. On DLM_OK the caller owns
 /// it. Blocks and fails like dlm_latch_pending().
 DLM_NODISCARD
 enum dlm_status dlm_latch_arrived(const struct dlm_latch *latch,
-                                  struct dlm_names **names_out,
+                                  struct dlm_texts **names_out,
                                   struct dlm_error **error_out);
 
-/// Writes the name of the latch to `name_out`, an array of `size` bytes. DLM_NAME_SIZE bytes are enough for every name.
-/// On failure the text is "". Never blocks.
-DLM_NODISCARD
-enum dlm_status dlm_latch_name(const struct dlm_latch *latch,
-                               char *name_out,
-                               size_t size,
-                               struct dlm_error **error_out);
+/// Returns the name of the latch. "" for NULL. The text lives until `latch` is freed. Never returns NULL. Never blocks.
+const char *dlm_latch_name(const struct dlm_latch *latch);
 
 /// Waits until the latch is open. Blocks for up to `wait_ms`: 0 reads the latch once, DLM_FOREVER waits
 /// without limit. `cancel` may be NULL. `*open_out` is false if the wait timed out.
@@ -1397,354 +1418,17 @@ void dlm_watch_free(struct dlm_watch *watch);
 /// this call, the first dlm_latch_create() creates the table, and takes longer. Blocks and fails like
 /// dlm_manager_initialize(). DLM_INVALID_ARGUMENT also if the store keeps locks only.
 DLM_NODISCARD
-enum dlm_status dlm_manager_initialize_latches(const struct dlm_manager *manager,
-                                               struct dlm_error **error_out);
+enum dlm_status dlm_manager_initialize_latches(struct dlm_manager *manager, struct dlm_error **error_out);
 
-/// Returns the number of names; 0 for NULL. Never blocks.
-size_t dlm_names_count(const struct dlm_names *names);
+/// Returns the number of texts; 0 for NULL. Never blocks.
+size_t dlm_texts_count(const struct dlm_texts *texts);
 
 /// Returns the text at `index`, from 0, or "" after the last one. Names are sorted. The text lives until
-/// `names` is freed. Never returns NULL. Never blocks.
-const char *dlm_names_at(const struct dlm_names *names, size_t index);
+/// `texts` is freed. Never returns NULL. Never blocks.
+const char *dlm_texts_at(const struct dlm_texts *texts, size_t index);
 
-/// Frees a list of names. NULL is allowed. Never blocks.
-void dlm_names_free(struct dlm_names *names);
-
-/* ---- Rows of application tables in HBase ---- */
-
-/// Kind of a change that writes a cell, see dlm_cell.
-#define DLM_CHANGE_PUT 1
-
-/// Kind of a change that adds to an 8-byte counter, like dlm_row_increment().
-#define DLM_CHANGE_ADD 2
-
-/// Kind of a change that deletes a column with all its versions. The column must be one of those that were read. If
-/// it did not exist then, the change does nothing.
-#define DLM_CHANGE_DELETE 3
-
-/// One row of a table: its key, and how its changes are made. Every change of a row from dlm_lease_row() carries
-/// the lease's fence. HBase refuses the change after a later holder of the lock has changed the row through its own
-/// fenced row, or raised its fence. A row from dlm_row_exactly_once() sends a change again if its reply was lost.
-///
-/// Calls that read or change the row in HBase block, at most for the table's option timeout. dlm_row_delete_if(),
-/// and a dlm_row_compare_and_set() that deletes, read the row first and may take twice that time. Their errors:
-/// * DLM_INVALID_ARGUMENT before any I/O: a column, value or TTL is not allowed. After a read: the row has the fence
-///   of another lock. The call had no effect.
-/// * DLM_TABLE_CREATION_ERROR: the table does not exist, is disabled, or lacks the family.
-/// * DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_INTERNAL_ERROR, DLM_CLOSED: the call had no effect.
-/// * DLM_IN_DOUBT, for changes only: the change may have taken effect, or may still take effect. For a row from
-///   dlm_row_exactly_once() this happens only if the timeout was too short to find out, or if a server answered
-///   with an error that does not say whether the change was made.
-/// * DLM_STALE_FENCE, for changes of a row from dlm_lease_row(): a later holder of the lock has changed the row
-///   through its own fenced row, or raised its fence. The change had no effect.
-struct dlm_row;
-
-/// Cells that were read from a row, all at the same moment. They never change.
-struct dlm_row_cells;
-
-/// An application's own table in HBase. Its rows are created and changed safely without row locks. Open one and
-/// share it.
-struct dlm_table;
-
-/// A column family of a table to create.
-struct dlm_family {
-    /// The name of the family.
-    const char *name;
-    /// Number of versions that HBase keeps of each cell. 1 unless the program reads old versions.
-    uint32_t versions;
-};
-
-/// Bytes of a key or a column. Calls copy them.
-struct dlm_bytes {
-    /// Must not be NULL, even if `size` is 0.
-    const void *bytes;
-    /// Number of bytes. The NUL at the end of a text does not count, see DLM_TEXT.
-    size_t size;
-};
-
-/// A cell to write. A column is a family, a colon and a qualifier of any bytes. Calls copy column and value. With
-/// DLM_TEXT: {DLM_TEXT("d:state"), DLM_TEXT("new"), DLM_FOREVER}.
-struct dlm_cell {
-    /// The column, as family:qualifier.
-    const void *column;
-    /// Size of the column in bytes.
-    size_t column_size;
-    /// The value. Must not be NULL, even for an empty value.
-    const void *value;
-    /// Size of the value in bytes, up to the table's option max_value.
-    size_t value_size;
-    /// DLM_FOREVER, or the time in milliseconds, 1 or more, after which the server drops the cell. It must not be
-    /// shorter than the remaining time of an older version of the cell: HBase would then return that version again.
-    int64_t ttl_ms;
-};
-
-/// One of the changes that dlm_row_commit_if_unchanged() makes. Fields that its kind does not use must be NULL or 0.
-struct dlm_change {
-    /// DLM_CHANGE_PUT, DLM_CHANGE_ADD or DLM_CHANGE_DELETE.
-    int32_t kind;
-    /// The column, as family:qualifier. Each column may occur once.
-    const void *column;
-    /// Size of the column in bytes.
-    size_t column_size;
-    /// PUT: the value, as in dlm_cell.
-    const void *value;
-    /// PUT: size of the value in bytes.
-    size_t value_size;
-    /// PUT: the cell's TTL, as in dlm_cell.
-    int64_t ttl_ms;
-    /// ADD: the number to add.
-    int64_t by;
-};
-
-/// A cell that was read. Column and value live until the dlm_row_cells is freed. They do not end with NUL.
-struct dlm_row_cell {
-    /// The column, as family:qualifier.
-    const void *column;
-    /// Size of the column in bytes.
-    size_t column_size;
-    /// The value. NULL only if there is no cell. A value may be empty.
-    const void *value;
-    /// Size of the value in bytes.
-    size_t value_size;
-    /// Timestamp of the cell: milliseconds since 1970 by the server's clock.
-    uint64_t written_ms;
-};
-
-/// Opens the table at `uri`: "hbase://master1:16000,master2:16000/table", with options as "?key=value&key=value":
-///
-/// | key | default | |
-/// |---|---|---|
-/// | family | none | the family that keeps the fences of fenced rows |
-/// | anchor | none | the column that shows that a row exists, as family:qualifier |
-/// | timeout | 10s | the time limit of one call |
-/// | max_value | 4194304 | the most bytes in one value, 1 to 10000000 |
-/// | attempts | 100 | the most attempts of one modify, 1 to 10000 |
-/// | fence_ttl | 30d | how long a fence is kept after it was raised, 1m or more |
-/// | fence_column | _fence | the qualifier of the fence |
-/// | fence_of_column | _fence_of | the qualifier of the name of the lock that the fence belongs to |
-/// | connect_timeout | 3s | 10ms to 10m |
-/// | user | $USER | the name that the servers log |
-/// | tls | off | on, off |
-/// | tls_ca | none | PEM file: the authority that signed the servers' certificates |
-/// | tls_cert | none | PEM file: our certificate |
-/// | tls_key | none | PEM file: its key |
-///
-/// Reads the TLS files, if any. The first call that needs HBase contacts it. On DLM_OK the caller owns
-/// `*table_out`.
-///
-/// Errors: DLM_INVALID_ARGUMENT also for unknown keys, and always if the library was built without HBase.
-DLM_NODISCARD
-enum dlm_status dlm_table_open(const char *uri,
-                               struct dlm_table **table_out,
-                               struct dlm_error **error_out);
-
-/// Creates the table unless it exists, with these families and split at these keys, and waits until it serves
-/// requests. Safe to repeat, and to call in many processes at once. `splits` may be NULL if `split_count` is 0.
-/// Blocks for up to a minute.
-///
-/// Errors: DLM_TABLE_CREATION_ERROR with the cause, also if the table exists and lacks one of the families;
-/// DLM_CONNECTION_ERROR; DLM_RETRIES_EXHAUSTED.
-DLM_NODISCARD
-enum dlm_status dlm_table_create_if_missing(const struct dlm_table *table,
-                                            const struct dlm_family *families,
-                                            size_t family_count,
-                                            const struct dlm_bytes *splits,
-                                            size_t split_count,
-                                            struct dlm_error **error_out);
-
-/// Creates a handle of the row whose key is the `key_size` bytes at `key`, 1 to 32000. Does no I/O and creates
-/// nothing in HBase: see dlm_row_create(). Never blocks. On DLM_OK the caller owns `*row_out`, which may outlive
-/// `table`.
-DLM_NODISCARD
-enum dlm_status dlm_table_row(const struct dlm_table *table,
-                              const void *key,
-                              size_t key_size,
-                              struct dlm_row **row_out,
-                              struct dlm_error **error_out);
-
-/// Writes a setting of the table, either the value that was set or the default, to `*number_out`: "timeout" in
-/// milliseconds, "max_value" in bytes, or "attempts". Never blocks.
-///
-/// Errors: DLM_INVALID_ARGUMENT also for other keys.
-DLM_NODISCARD
-enum dlm_status dlm_table_setting(const struct dlm_table *table,
-                                  const char *key,
-                                  int64_t *number_out,
-                                  struct dlm_error **error_out);
-
-/// Frees a table. NULL is allowed. Its rows continue to work. Freeing the last of them closes the connections.
-void dlm_table_free(struct dlm_table *table);
-
-/// Creates a row whose changes all carry the fence of `lease`. The table needs its option family. The row may
-/// outlive the lease. After the lease has ended, changes still succeed until a later holder of the lock has
-/// changed the row through its own fenced row, or raised its fence. From then on they fail with DLM_STALE_FENCE.
-/// Does no I/O and never blocks. On DLM_OK the caller owns `*row_out`.
-///
-/// Errors: DLM_INVALID_ARGUMENT also if the key is not 1 to 32000 bytes, the table lacks the option family, or
-/// the lease has no fence because the option fence of its store is off.
-DLM_NODISCARD
-enum dlm_status dlm_lease_row(const struct dlm_lease *lease,
-                              const struct dlm_table *table,
-                              const void *key,
-                              size_t key_size,
-                              struct dlm_row **row_out,
-                              struct dlm_error **error_out);
-
-/// Creates a handle of the same row that makes each change exactly once. A change also writes an idempotency mark
-/// in the same atomic step. A change whose reply was lost is sent again until a server answers, at most for the
-/// table's option timeout. A mark is a cell of some 100 bytes in the row. It expires after a few minutes, or after
-/// two hours if a request stayed unanswered. Never blocks. On DLM_OK the caller owns `*row_out`. It still owns `row`.
-DLM_NODISCARD
-enum dlm_status dlm_row_exactly_once(const struct dlm_row *row,
-                                     struct dlm_row **row_out,
-                                     struct dlm_error **error_out);
-
-/// Reads the whole row, except the library's own columns. There are no cells if the row does not exist. On DLM_OK
-/// the caller owns `*cells_out`. Blocks and fails as described at dlm_row.
-DLM_NODISCARD
-enum dlm_status dlm_row_get(const struct dlm_row *row,
-                            struct dlm_row_cells **cells_out,
-                            struct dlm_error **error_out);
-
-/// Reads one or more columns, each named family:qualifier. dlm_row_commit_if_unchanged() accepts the result. On
-/// DLM_OK the caller owns `*cells_out`. Blocks and fails as described at dlm_row.
-DLM_NODISCARD
-enum dlm_status dlm_row_get_columns(const struct dlm_row *row,
-                                    const struct dlm_bytes *columns,
-                                    size_t count,
-                                    struct dlm_row_cells **cells_out,
-                                    struct dlm_error **error_out);
-
-/// Creates the row unless it exists. If several clients call this at once, `*created_out` is true for one of them. A
-/// row exists if its anchor has a value that is not empty. The anchor is the column that the table's option anchor
-/// names, by default the first of `cells`. It must be among `cells`, with a value that is not empty. Blocks and
-/// fails as described at dlm_row.
-DLM_NODISCARD
-enum dlm_status dlm_row_create(const struct dlm_row *row,
-                               const struct dlm_cell *cells,
-                               size_t count,
-                               bool *created_out,
-                               struct dlm_error **error_out);
-
-/// Writes the cells if the row exists, see dlm_row_create(). If it does not, `*updated_out` is false and nothing is
-/// written. Without the option anchor, the first of `cells` must be a column that the row has. Blocks and fails as
-/// described at dlm_row.
-DLM_NODISCARD
-enum dlm_status dlm_row_update(const struct dlm_row *row,
-                               const struct dlm_cell *cells,
-                               size_t count,
-                               bool *updated_out,
-                               struct dlm_error **error_out);
-
-/// Writes the cells in one atomic step, whether the row exists or not. Blocks and fails as described at dlm_row.
-DLM_NODISCARD
-enum dlm_status dlm_row_put(const struct dlm_row *row,
-                            const struct dlm_cell *cells,
-                            size_t count,
-                            struct dlm_error **error_out);
-
-/// Writes `new_value` into a column if it holds `expected`. `*set_out` is true if it did. Either value may be NULL
-/// with size 0. NULL means that there is no cell, which differs from an empty value. A NULL `new_value` deletes the
-/// cell. Blocks and fails as described at dlm_row.
-DLM_NODISCARD
-enum dlm_status dlm_row_compare_and_set(const struct dlm_row *row,
-                                        const void *column,
-                                        size_t column_size,
-                                        const void *expected,
-                                        size_t expected_size,
-                                        const void *new_value,
-                                        size_t new_size,
-                                        bool *set_out,
-                                        struct dlm_error **error_out);
-
-/// Adds `by` to an 8-byte big-endian counter and writes the sum to `*sum_out`. A counter starts at 0 and wraps around
-/// at the limits of int64_t. For a row from dlm_row_exactly_once(), `*known_out` may be false on DLM_OK: the number
-/// was added once, but the reply with the sum was lost, and `*sum_out` is 0. Blocks and fails as described at
-/// dlm_row. DLM_INVALID_ARGUMENT also if the cell is not 8 bytes long.
-DLM_NODISCARD
-enum dlm_status dlm_row_increment(const struct dlm_row *row,
-                                  const void *column,
-                                  size_t column_size,
-                                  int64_t by,
-                                  int64_t *sum_out,
-                                  bool *known_out,
-                                  struct dlm_error **error_out);
-
-/// Deletes the cells of the row if `column` holds `expected`. `*deleted_out` is true if it did. Cells that other
-/// clients write during the call stay. The library's own cells stay too. Blocks and fails as described at dlm_row.
-DLM_NODISCARD
-enum dlm_status dlm_row_delete_if(const struct dlm_row *row,
-                                  const void *column,
-                                  size_t column_size,
-                                  const void *expected,
-                                  size_t expected_size,
-                                  bool *deleted_out,
-                                  struct dlm_error **error_out);
-
-/// Makes the changes in one atomic step if the columns of `as_read` are unchanged. These are all columns that were
-/// passed to dlm_row_get_columns(), even those that did not exist. The changes may be in these columns or in others.
-/// A column that was changed and changed back counts as unchanged.
-///
-/// `*committed_out` is false if a column was changed. Then nothing is written: read the columns again and compute the
-/// changes again. Limit the number of tries, and wait for a random time between them. `*committed_out` is also true
-/// if there is nothing to do because the changes only delete columns that do not exist.
-///
-/// Blocks and fails as described at dlm_row. DLM_INVALID_ARGUMENT also if `as_read` is from another row, or from
-/// dlm_row_get(), which does not say which columns the changes depend on.
-DLM_NODISCARD
-enum dlm_status dlm_row_commit_if_unchanged(const struct dlm_row *row,
-                                            const struct dlm_row_cells *as_read,
-                                            const struct dlm_change *changes,
-                                            size_t count,
-                                            bool *committed_out,
-                                            struct dlm_error **error_out);
-
-/// Writes the lease's fence into a row from dlm_lease_row() and changes nothing else. From then on, HBase refuses
-/// changes by earlier holders. Every change of such a row also raises the fence. Call this function if the first
-/// change comes late. Blocks and fails as described at dlm_row. DLM_INVALID_ARGUMENT also for other rows. After
-/// DLM_IN_DOUBT it is safe to call again.
-DLM_NODISCARD
-enum dlm_status dlm_row_raise_fence(const struct dlm_row *row,
-                                    struct dlm_error **error_out);
-
-/// Reads the fence of the row, the highest so far. `*fence_out` is 0 if the row has none. `names_out` may be NULL. On
-/// DLM_OK the caller owns `*names_out`. It has the stored name of the fence's lock, or no name if there is no fence.
-/// The table needs its option family. Blocks and fails as described at dlm_row.
-DLM_NODISCARD
-enum dlm_status dlm_row_fence(const struct dlm_row *row,
-                              uint64_t *fence_out,
-                              struct dlm_names **names_out,
-                              struct dlm_error **error_out);
-
-/// Frees the handle of a row. The row in HBase is unchanged. NULL is allowed. Calls in progress continue.
-void dlm_row_free(struct dlm_row *row);
-
-/// Returns the number of cells that were read: 0 if the row does not exist, or has none of the requested columns. 0
-/// for NULL. Never blocks.
-size_t dlm_row_cells_count(const struct dlm_row_cells *cells);
-
-/// Writes the cell at `index`, from 0, to `*cell_out`. Cells are in the order of their columns. Returns false after
-/// the last cell and for NULL: all fields are then NULL or 0. Never blocks.
-bool dlm_row_cells_at(const struct dlm_row_cells *cells,
-                      size_t index,
-                      struct dlm_row_cell *cell_out);
-
-/// Writes the cell of a column, named family:qualifier, to `*cell_out`, which may be NULL. Returns false if there is
-/// no such cell, if it was not requested, and for NULL: all fields are then NULL or 0. Never blocks.
-bool dlm_row_cells_find(const struct dlm_row_cells *cells,
-                        const void *column,
-                        size_t column_size,
-                        struct dlm_row_cell *cell_out);
-
-/// Writes the value of a counter's cell to `*number_out`. Returns false and writes 0 if there is no such cell, if it
-/// is not 8 bytes long, and for NULL. Never blocks.
-bool dlm_row_cells_counter(const struct dlm_row_cells *cells,
-                           const void *column,
-                           size_t column_size,
-                           int64_t *number_out);
-
-/// Frees cells. NULL is allowed. Never blocks.
-void dlm_row_cells_free(struct dlm_row_cells *cells);
+/// Frees a list of texts. NULL is allowed. Never blocks.
+void dlm_texts_free(struct dlm_texts *texts);
 
 /* ---- Cancellation ---- */
 
@@ -1759,7 +1443,7 @@ struct dlm_cancel *dlm_cancel_new(void);
 /// lock first completes a request that it has sent, and releases the lock if the store granted it. This
 /// function does not block. It must not be called in a signal handler: see dlm_cancel_trigger_fd().
 DLM_NODISCARD
-enum dlm_status dlm_cancel_trigger(const struct dlm_cancel *cancel, struct dlm_error **error_out);
+enum dlm_status dlm_cancel_trigger(struct dlm_cancel *cancel, struct dlm_error **error_out);
 
 /// Writes a file descriptor for dlm_cancel_trigger_fd() to `*fd_out`, or -1 on failure. The first call starts a
 /// thread, which waits for the trigger. Every call writes the same descriptor. The cancel object owns it:
@@ -1802,7 +1486,7 @@ struct dlm_id_lock *dlm_id_lock_new(void);
 /// Errors: DLM_LOCK_UNAVAILABLE if the id is still locked after the wait; DLM_CLOSED also if `lock` was
 /// freed during the wait.
 DLM_NODISCARD
-enum dlm_status dlm_id_lock_acquire(const struct dlm_id_lock *lock,
+enum dlm_status dlm_id_lock_acquire(struct dlm_id_lock *lock,
                                     uint64_t id,
                                     int64_t wait_ms,
                                     struct dlm_error **error_out);
@@ -1811,15 +1495,13 @@ enum dlm_status dlm_id_lock_acquire(const struct dlm_id_lock *lock,
 ///
 /// Errors: DLM_INVALID_ARGUMENT also if the id is not locked.
 DLM_NODISCARD
-enum dlm_status dlm_id_lock_release(const struct dlm_id_lock *lock,
-                                    uint64_t id,
-                                    struct dlm_error **error_out);
+enum dlm_status dlm_id_lock_release(struct dlm_id_lock *lock, uint64_t id, struct dlm_error **error_out);
 
 /// Locks all of `count` ids, or none. Acquires each id once, in ascending order, even if it is listed more
 /// than once. Callers that lock overlapping sets therefore cannot deadlock. `wait_ms` limits the wait for
 /// all ids together. Blocks and fails like dlm_id_lock_acquire().
 DLM_NODISCARD
-enum dlm_status dlm_id_lock_acquire_many(const struct dlm_id_lock *lock,
+enum dlm_status dlm_id_lock_acquire_many(struct dlm_id_lock *lock,
                                          const uint64_t *ids,
                                          size_t count,
                                          int64_t wait_ms,
@@ -1829,7 +1511,7 @@ enum dlm_status dlm_id_lock_acquire_many(const struct dlm_id_lock *lock,
 ///
 /// Errors: DLM_INVALID_ARGUMENT also if one of the ids is not locked. The others are released anyway.
 DLM_NODISCARD
-enum dlm_status dlm_id_lock_release_many(const struct dlm_id_lock *lock,
+enum dlm_status dlm_id_lock_release_many(struct dlm_id_lock *lock,
                                          const uint64_t *ids,
                                          size_t count,
                                          struct dlm_error **error_out);
@@ -1851,7 +1533,7 @@ struct dlm_key_lock *dlm_key_lock_new(void);
 
 /// Locks the key of `size` bytes at `key`, at most 64 KiB. Blocks and fails like dlm_id_lock_acquire().
 DLM_NODISCARD
-enum dlm_status dlm_key_lock_acquire(const struct dlm_key_lock *lock,
+enum dlm_status dlm_key_lock_acquire(struct dlm_key_lock *lock,
                                      const void *key,
                                      size_t size,
                                      int64_t wait_ms,
@@ -1861,7 +1543,7 @@ enum dlm_status dlm_key_lock_acquire(const struct dlm_key_lock *lock,
 ///
 /// Errors: DLM_INVALID_ARGUMENT also if the key is not locked.
 DLM_NODISCARD
-enum dlm_status dlm_key_lock_release(const struct dlm_key_lock *lock,
+enum dlm_status dlm_key_lock_release(struct dlm_key_lock *lock,
                                      const void *key,
                                      size_t size,
                                      struct dlm_error **error_out);

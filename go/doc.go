@@ -21,11 +21,10 @@
 // and leaves the lock to other processes.
 //
 // A call into C holds an operating system thread while it blocks, so a goroutine that waits parks in Go. One descriptor
-// of a manager wakes all goroutines that wait for its locks. Only the first request of a goroutine at the front is made
+// and one goroutine of a manager wake all goroutines that wait for its locks, or for the end of one of its leases. Only the first request of a goroutine at the front is made
 // by its own thread. The library's threads, at most 8, make the others.
 //
-// A goroutine that waits for a latch, or for the end of a lease, parks in the runtime's poller on a descriptor of
-// the library. It holds no thread.
+// A goroutine that waits for a latch parks in the runtime's poller on a descriptor of the library. It holds no thread.
 //
 // One manager runs at most 16 calls at once that acquire locks or use latches, and at most 16 more that renew and
 // release. With the threads of the library, it holds about 60 threads at most, for any number of goroutines, even when the store hangs.

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -31,13 +30,18 @@ type held struct {
 	fence   uint64
 
 	released atomic.Bool
-	// copying is locked while the library's descriptor is duplicated. [Lease.Release] waits for it, because after
-	// the release the library closes the descriptor and the process may reuse its number.
-	copying   sync.Mutex
-	watch     sync.Once
-	lost      chan struct{}
-	riskWatch sync.Once
-	atRisk    chan struct{}
+	// watch makes the queue of the manager notice the end.
+	watch  sync.Once
+	lost   chan struct{}
+	atRisk chan struct{}
+
+	mu sync.Mutex
+	// tag is the lease's number in the queue, or 0 if it is not watched.
+	tag            uint64
+	isLost, isRisk bool
+	// afterLost are called once the lease is lost.
+	afterLost map[int]func()
+	added     int
 }
 
 // neverHeld is the channel of a lease that never was.
@@ -137,17 +141,14 @@ func (l *Lease) Remaining() time.Duration {
 // Lost returns a channel that is closed as soon as [Lease.Check] fails: the lease has expired, was released or was
 // found lost. A renewal postpones this.
 //
-// The first call opens a file descriptor and starts a goroutine. Both end with the lease.
+// It costs no descriptor and no goroutine: one goroutine of the manager watches all leases. The channel is closed up to
+// 200 ms after a change by the clock. [Lease.Check] is never late.
 func (l *Lease) Lost() <-chan struct{} {
 	if l.made() != nil {
 		return neverHeld
 	}
-	held := l.held // the goroutine must not refer to l, which could then never be collected
-	held.watch.Do(func() {
-		// A renewal may have moved the end after the timer fired.
-		held.startWatch(held.lost, lostDescriptor, func() bool { return held.check() != nil })
-	})
-	return held.lost
+	l.held.watched()
+	return l.held.lost
 }
 
 // Context returns a context that ends when ctx ends or when the lease is lost. In the second case its cause is an
@@ -158,14 +159,10 @@ func (l *Lease) Context(ctx context.Context) (context.Context, context.CancelFun
 		cancel(err)
 		return ctx, func() {}
 	}
-	lost, held := l.Lost(), l.held
-	go func() {
-		select {
-		case <-lost:
-			cancel(held.whyLost())
-		case <-ctx.Done():
-		}
-	}()
+	held := l.held // the functions must not refer to l, which could then never be collected
+	stop := held.whenLost(func() { cancel(held.whyLost()) })
+	context.AfterFunc(ctx, stop)
+	held.watched()
 	return ctx, func() { cancel(context.Canceled) }
 }
 
@@ -233,8 +230,7 @@ func (l *Lease) Release() error {
 		return nil
 	}
 	l.cleanup.Stop()
-	l.copying.Lock() // wait for a copy under way; a later one finds the lease released
-	l.copying.Unlock()
+	l.ended()
 	patience := time.NewTimer(l.manager.timeout)
 	defer patience.Stop()
 	seat := l.manager.holding.enter(l.manager.identity.lockRegion(l.name), patience.C)
@@ -275,13 +271,15 @@ func (l *Lease) IntoToken() (string, error) {
 		return "", err
 	}
 	l.cleanup.Stop()
-	l.copying.Lock() // as in Release
-	l.copying.Unlock()
+	l.ended()
 	freeLease(l.handle)
 	return token, nil
 }
 
-func (h *held) giveBack() { h.manager.giveBack(h.name, grant{lease: h.handle}) }
+func (h *held) giveBack() {
+	h.manager.giveBack(h.name, grant{lease: h.handle})
+	h.ended()
+}
 
 // forgotten is called by the garbage collector and must not block.
 func (h *held) forgotten() {
@@ -307,38 +305,67 @@ func (h *held) whyLost() error {
 	return h.over("it was lost, and renewed by the program since")
 }
 
-// startWatch closes watched once done returns true. The kernel's timer measures the time, because it counts the time
-// in which the machine sleeps. The goroutine parks in the runtime's poller.
-func (h *held) startWatch(watched chan struct{}, descriptor func(leaseHandle) (int, error), done func() bool) {
-	file, err := h.file(descriptor)
-	brief := h.manager.brief
-	over := func() (over bool) {
-		brief.briefly(func() { over = done() })
-		return over
+// watched makes the queue of the manager notice the end of the lease.
+func (h *held) watched() { h.watch.Do(func() { h.manager.queue.watch(h) }) }
+
+// whenLost calls the function once the lease is lost, in any goroutine. The function must not block. stop prevents the call.
+func (h *held) whenLost(call func()) (stop func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.isLost {
+		go call()
+		return func() {}
 	}
-	go func() {
-		defer close(watched)
-		if err == nil {
-			err = parkUntil(file, over)
-			brief.briefly(func() { _ = file.Close() })
-		}
-		if err != nil {
-			// The process has no free descriptor.
-			pollUntil(context.Background(), over)
-		}
-	}()
+	if h.afterLost == nil {
+		h.afterLost = make(map[int]func())
+	}
+	h.added++
+	number := h.added
+	h.afterLost[number] = call
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.afterLost, number)
+	}
 }
 
-// file returns a copy of a descriptor of the lease. The caller closes it.
-func (h *held) file(descriptor func(leaseHandle) (int, error)) (*os.File, error) {
-	h.copying.Lock()
-	defer h.copying.Unlock()
-	if err := h.check(); err != nil {
-		return nil, err
+// riskBegan closes the channel of AtRisk.
+func (h *held) riskBegan() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.isRisk {
+		h.isRisk = true
+		close(h.atRisk)
 	}
-	fd, err := descriptor(h.handle)
-	if err != nil {
-		return nil, err
+}
+
+// look closes the channels if it is time to. It returns whether the lease is over.
+func (h *held) look() bool {
+	if state, _ := h.state(); state == AtRisk {
+		h.riskBegan()
 	}
-	return duplicate(fd, "lease")
+	over := h.check() != nil
+	if over {
+		h.ended()
+	}
+	return over
+}
+
+// ended closes both channels, and ends the watch.
+func (h *held) ended() {
+	h.riskBegan()
+	h.mu.Lock()
+	wasLost, calls, tag := h.isLost, h.afterLost, h.tag
+	h.isLost, h.afterLost = true, nil
+	h.mu.Unlock()
+	if wasLost {
+		return
+	}
+	close(h.lost)
+	if tag != 0 {
+		h.manager.queue.leave(tag)
+	}
+	for _, call := range calls {
+		call()
+	}
 }

@@ -141,17 +141,11 @@ func (l *Lease) TTL() time.Duration {
 // AtRisk returns a channel that is closed as soon as the lease is at risk for the first time, or has ended. See
 // [Lease.KeepAlive].
 //
-// The first call opens a file descriptor and starts a goroutine. Both end with the lease.
+// It costs as little as [Lease.Lost], and is as late.
 func (l *Lease) AtRisk() <-chan struct{} {
 	if l.made() != nil {
 		return neverHeld
 	}
-	held := l.held // as in Lost
-	held.riskWatch.Do(func() {
-		held.startWatch(held.atRisk, atRiskDescriptor, func() bool {
-			state, _ := held.state()
-			return state != Held && state != Renewing
-		})
-	})
-	return held.atRisk
+	l.held.watched()
+	return l.held.atRisk
 }

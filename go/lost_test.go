@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -194,4 +195,67 @@ func isStopped(t *testing.T, uri string, ttl time.Duration) bool {
 	}
 	t.Fatalf("reason %s", said)
 	return false
+}
+
+// One goroutine of the manager watches all leases.
+func TestTheEndsOfManyLeasesCostNoDescriptorAndNoGoroutineEach(t *testing.T) {
+	const crowd = 100
+	m := open(t, embedded(t))
+	// Starts what a manager has once.
+	first := lock(t, m, XDC("first"), TTL(10*time.Minute))
+	ended := first.Lost()
+	if first.Lost() != ended {
+		t.Fatal("another channel")
+	}
+	files, goroutines := descriptorsWithoutCollector(t), runtime.NumGoroutine()
+	var leases []*Lease
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	for at := range crowd {
+		lease := lock(t, m, XDC(fmt.Sprint("crowd ", at)), TTL(10*time.Minute))
+		lost, risk := lease.Lost(), lease.AtRisk()
+		held, done := lease.Context(ctx)
+		defer done()
+		select {
+		case <-lost:
+			t.Fatal("lost")
+		case <-risk:
+			t.Fatal("at risk")
+		case <-held.Done():
+			t.Fatal(context.Cause(held))
+		default:
+		}
+		leases = append(leases, lease)
+	}
+	if now := runtime.NumGoroutine(); now >= goroutines+crowd/2 {
+		t.Errorf("%d goroutines, %d before", now, goroutines)
+	}
+	if now := descriptors(t); now >= files+crowd/2 {
+		t.Errorf("%d descriptors, %d before", now, files)
+	}
+	held, done := leases[0].Context(ctx)
+	defer done()
+	if err := leases[0].Release(); err != nil {
+		t.Fatal(err)
+	}
+	<-leases[0].Lost()
+	<-leases[0].AtRisk()
+	<-held.Done()
+	if cause := context.Cause(held); !errors.Is(cause, ErrLost) {
+		t.Fatal(cause)
+	}
+	over, done := leases[0].Context(ctx)
+	defer done()
+	<-over.Done()
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+	for _, lease := range leases {
+		<-lease.Lost()
+		<-lease.AtRisk()
+	}
+	late, done := leases[1].Context(ctx)
+	defer done()
+	<-late.Done()
 }

@@ -141,10 +141,10 @@ func Open(uri string, options ...Option) (*Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	closed := make(chan struct{})
+	closed, over := make(chan struct{}), make(chan struct{})
 	brief := newSlots(closed)
 	m := &Manager{
-		handle: handle, logger: settings.logger, queue: newQueue(closed, brief),
+		handle: handle, logger: settings.logger, queue: newQueue(closed, over, brief),
 		identity: identityOf(uri, settings.list),
 		asking:   newShares(closed), holding: newShares(closed), brief: brief,
 	}
@@ -160,12 +160,14 @@ func Open(uri string, options ...Option) (*Manager, error) {
 	m.queue.retry = retry
 	m.close = sync.OnceValue(func() error {
 		close(closed)
+		defer close(over)
 		return closeManager(handle)
 	})
 	what := leak{logger: m.logger, what: "a manager was forgotten and is closed now", about: uri}
 	what.free = func() {
 		close(closed) // nobody can call m.close any more
 		_ = closeManager(handle)
+		close(over)
 	}
 	m.cleanup = runtime.AddCleanup(m, forgotten, what)
 	return m, nil

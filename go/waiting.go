@@ -9,16 +9,18 @@ import (
 	"time"
 )
 
-// queue lets the goroutines of one manager wait for locks. The queue of each lock is the library's: a goroutine is in it
-// as a pending acquisition, so goroutines and the threads of other languages follow the same rules. A waiting goroutine
-// parks and holds no thread.
+// queue lets the goroutines of one manager wait for locks, and for the ends of leases. The queue of each lock is the
+// library's: a goroutine is in it as a pending acquisition, so goroutines and the threads of other languages follow the same
+// rules. A waiting goroutine parks and holds no thread.
 //
-// One list of completions serves all goroutines: one goroutine of the queue parks on its descriptor, and wakes those
-// whose acquisition has finished. It starts with the first goroutine that has to wait, and ends with the manager.
+// One list of completions serves all goroutines and leases: one goroutine of the queue parks on its descriptor, and wakes
+// those whose acquisition has finished or whose lease has ended. It starts with the first goroutine that has to wait or the
+// first lease that is watched, and ends after the manager is closed.
 type queue struct {
-	retry  time.Duration
-	closed <-chan struct{}
-	brief  slots
+	retry time.Duration
+	// closed is closed when the manager begins to close, and over when that is done: no lease is valid any more.
+	closed, over <-chan struct{}
+	brief        slots
 
 	mu          sync.Mutex
 	completions completionsHandle
@@ -26,11 +28,18 @@ type queue struct {
 	file *os.File
 	// waiting holds a channel for each waiting goroutine, by its tag. The channel is closed when it may go on.
 	waiting map[uint64]chan struct{}
-	tags    uint64
+	// leases holds the leases that are watched, by their tags.
+	leases map[uint64]*held
+	tags   uint64
+	// isOver is set when nobody reads the list any more.
+	isOver bool
 }
 
-func newQueue(closed <-chan struct{}, brief slots) *queue {
-	return &queue{closed: closed, brief: brief, waiting: make(map[uint64]chan struct{})}
+func newQueue(closed, over <-chan struct{}, brief slots) *queue {
+	return &queue{
+		closed: closed, over: over, brief: brief,
+		waiting: make(map[uint64]chan struct{}), leases: make(map[uint64]*held),
+	}
 }
 
 // wait parks until the pending acquisition has finished, ctx ends, or the manager is closed.
@@ -60,10 +69,8 @@ func (q *queue) join() (tag uint64, finished chan struct{}, completions completi
 		return 0, nil, nil, closedError("manager")
 	default:
 	}
-	if q.completions == nil {
-		if err := q.start(); err != nil {
-			return 0, nil, nil, err
-		}
+	if err := q.start(); err != nil {
+		return 0, nil, nil, err
 	}
 	q.tags++
 	finished = make(chan struct{})
@@ -71,15 +78,57 @@ func (q *queue) join() (tag uint64, finished chan struct{}, completions completi
 	return q.tags, finished, q.completions, nil
 }
 
+// watch calls the methods riskBegan and ended of the lease when it is at risk, and when it has ended.
+func (q *queue) watch(lease *held) {
+	tag, completions, err := q.add(lease)
+	if err == nil {
+		q.brief.briefly(func() { err = notifyOfEnd(lease.handle, completions, tag) })
+	}
+	if err == nil {
+		return
+	}
+	// It has ended, or the system cannot start a thread.
+	q.leave(tag)
+	go func() {
+		pollUntil(context.Background(), func() (over bool) {
+			q.brief.briefly(func() { over = lease.look() })
+			return over
+		})
+	}()
+}
+
+func (q *queue) add(lease *held) (tag uint64, completions completionsHandle, err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.isOver {
+		return 0, nil, closedError("manager")
+	}
+	if err := q.start(); err != nil {
+		return 0, nil, err
+	}
+	q.tags++
+	lease.mu.Lock()
+	defer lease.mu.Unlock()
+	if !lease.isLost {
+		lease.tag = q.tags
+		q.leases[q.tags] = lease
+	}
+	return q.tags, q.completions, nil
+}
+
 func (q *queue) leave(tag uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	delete(q.waiting, tag)
+	delete(q.leases, tag)
 }
 
-// start makes the list and starts the goroutine that waits for it. The goroutine does not refer to the manager, which
-// could then never be collected.
+// start makes the list and starts the goroutine that waits for it, unless that was done. The goroutine does not refer to the
+// manager, which could then never be collected.
 func (q *queue) start() error {
+	if q.completions != nil {
+		return nil
+	}
 	completions, err := newCompletions()
 	if err != nil {
 		return err
@@ -91,33 +140,52 @@ func (q *queue) start() error {
 	file := q.file
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
-		<-q.closed
+		<-q.over
 		cancel()
 		if file != nil {
 			_ = file.Close() // ends parkUntil
 		}
 	}()
 	go func() {
-		defer freeCompletions(completions)
 		if file != nil {
 			_ = parkUntil(file, func() bool { q.wake(completions); return ctx.Err() != nil })
 		}
 		// The process has no free descriptor, or the manager was closed.
 		pollUntil(ctx, func() bool { q.wake(completions); return ctx.Err() != nil })
+		q.end(completions)
 	}()
 	return nil
 }
 
-// wake lets all goroutines go on whose acquisition has finished.
+// wake lets all goroutines go on whose acquisition has finished, and tells leases what has happened to them.
 func (q *queue) wake(completions completionsHandle) {
 	q.brief.briefly(func() {
-		for tag := nextCompletion(completions); tag != 0; tag = nextCompletion(completions) {
+		for tag, kind := nextCompletion(completions); kind != 0; tag, kind = nextCompletion(completions) {
 			q.mu.Lock()
-			if finished := q.waiting[tag]; finished != nil {
-				delete(q.waiting, tag)
-				close(finished)
-			}
+			finished, lease := q.waiting[tag], q.leases[tag]
+			delete(q.waiting, tag)
 			q.mu.Unlock()
+			switch {
+			case kind == completionFinished && finished != nil:
+				close(finished)
+			case kind == completionAtRisk && lease != nil:
+				lease.riskBegan()
+			case kind == completionEnded && lease != nil:
+				lease.look() // a renewal may have brought it back
+			}
 		}
 	})
+}
+
+// end ends the watch of all leases, after the manager is closed: none is valid.
+func (q *queue) end(completions completionsHandle) {
+	q.mu.Lock()
+	q.isOver = true
+	leases := q.leases
+	q.leases = make(map[uint64]*held)
+	q.mu.Unlock()
+	for _, lease := range leases {
+		lease.ended()
+	}
+	freeCompletions(completions)
 }

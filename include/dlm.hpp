@@ -1,4 +1,5 @@
-// dlm.hpp: libdlm for C++17. It consists of this header only. dlm.h describes each function in full.
+// dlm.hpp: libdlm for C++17. It consists of this header, and dlm_rows.hpp for rows in HBase. dlm.h describes each function in
+// full.
 //
 // Every class owns one handle of dlm.h. It can be moved, but not copied. Its destructor frees the handle. The rules
 // of dlm.h for threads, blocking and fork() apply. get() returns the handle for calls of dlm.h, and the object still
@@ -14,7 +15,6 @@
 
 #include <dlm.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
@@ -22,11 +22,9 @@
 #include <cstdio>
 #include <memory>
 #include <optional>
-#include <random>
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -144,20 +142,12 @@ template <typename T> T *checked(T *handle) {
     return handle;
 }
 
-inline std::vector<std::string> texts(dlm_names *list) {
-    const Owner<dlm_names, dlm_names_free> owner(list);
+inline std::vector<std::string> texts(dlm_texts *list) {
+    const Owner<dlm_texts, dlm_texts_free> owner(list);
     std::vector<std::string> texts;
-    for (std::size_t at = 0; at < dlm_names_count(list); at++)
-        texts.emplace_back(dlm_names_at(list, at));
+    for (std::size_t at = 0; at < dlm_texts_count(list); at++)
+        texts.emplace_back(dlm_texts_at(list, at));
     return texts;
-}
-
-// Reads a text by a call that gets an array, its size and an error.
-template <typename Call> std::string described(const Call &call) {
-    ErrorOut error;
-    char text[DLM_NAME_SIZE];
-    error.check(call(text, sizeof text, error));
-    return text;
 }
 
 // Text for C ends at the first NUL: a string that contains one would be cut there.
@@ -305,6 +295,48 @@ class Cancel {
     detail::Owner<dlm_cancel, dlm_cancel_free> handle_;
 };
 
+namespace detail {
+
+inline dlm_acquire_options options(Ttl ttl, std::int64_t wait_ms, const Cancel *cancel) {
+    dlm_acquire_options how = DLM_ACQUIRE_OPTIONS;
+    how.ttl_ms = ttl.ms();
+    how.wait_ms = wait_ms;
+    how.cancel = cancel == nullptr ? nullptr : cancel->get();
+    return how;
+}
+
+} // namespace detail
+
+// What has happened to pending acquisitions and leases: one list for many of them. See dlm_completions.
+class Completions {
+  public:
+    Completions() : handle_(detail::checked(dlm_completions_new())) {}
+    // A file descriptor that is readable while the list is not empty. The list owns it.
+    int fd() const {
+        detail::ErrorOut error;
+        std::int32_t fd = -1;
+        error.check(dlm_completions_fd(get(), &fd, error));
+        return fd;
+    }
+    // Takes what happened first. Empty if the list is empty.
+    std::optional<dlm_completion> next() const noexcept {
+        dlm_completion found{};
+        return dlm_completions_next(get(), &found, sizeof found) ? std::optional(found) : std::nullopt;
+    }
+    // Waits for what happens first. Empty if the wait timed out. See dlm_completions_wait().
+    std::optional<dlm_completion> wait(Wait limit = forever) const {
+        detail::ErrorOut error;
+        dlm_completion what{};
+        bool found = false;
+        error.check(dlm_completions_wait(get(), limit.ms(), &what, sizeof what, &found, error));
+        return found ? std::optional(what) : std::nullopt;
+    }
+    dlm_completions *get() const noexcept { return handle_.get(); }
+
+  private:
+    detail::Owner<dlm_completions, dlm_completions_free> handle_;
+};
+
 class Row;
 class Table;
 
@@ -348,6 +380,11 @@ class Lease {
         error.check(dlm_lease_at_risk_fd(get(), &fd, error));
         return fd;
     }
+    // Adds `tag` to the list when the lease is at risk, and when it has ended. See dlm_lease_notify().
+    void notify(const Completions &completions, std::uint64_t tag) const {
+        detail::ErrorOut error;
+        error.check(dlm_lease_notify(get(), completions.get(), tag, error));
+    }
     LeaseState state() const noexcept { return static_cast<LeaseState>(dlm_lease_state(get())); }
     LostReason lost_reason() const noexcept { return static_cast<LostReason>(dlm_lease_lost_reason(get())); }
     // Keeps the lease alive in the background, for this time at most or dlm::forever. See dlm_lease_keep().
@@ -367,9 +404,7 @@ class Lease {
     }
     // The name of the lock, as it is stored.
     std::string name() const {
-        return detail::described([&](char *out, std::size_t size, dlm_error **error) {
-            return dlm_lease_name(get(), out, size, error);
-        });
+        return dlm_lease_name(get());
     }
     std::chrono::milliseconds ttl() const noexcept { return std::chrono::milliseconds(dlm_lease_ttl_ms(get())); }
     // End of the lease in nanoseconds of CLOCK_BOOTTIME; zero once it was released or found lost.
@@ -383,8 +418,8 @@ class Lease {
     // reaches the same store. The token proves ownership: do not log it.
     [[nodiscard]] std::string into_token() const {
         detail::ErrorOut error;
-        char token[DLM_TOKEN_SIZE];
-        error.check(dlm_lease_into_token(get(), token, sizeof token, error));
+        const char *token = nullptr;
+        error.check(dlm_lease_into_token(get(), &token, error));
         return token;
     }
     // Like release() and renew(), but return at once. See dlm_lease_release_start().
@@ -398,7 +433,7 @@ class Lease {
         error.check(dlm_lease_release(get(), &freed, error));
         return freed;
     }
-    // A row whose changes all carry the fence of this lease. It may outlive the lease. See dlm_lease_row().
+    // A row whose changes all carry the fence of this lease. It may outlive the lease. See dlm_lease_row(). In dlm_rows.hpp.
     [[nodiscard]] Row row(const Table &table, std::string_view key) const;
     dlm_lease *get() const noexcept { return handle_.get(); }
     // Transfers the handle to the caller, who frees it.
@@ -545,28 +580,6 @@ class LeaseSet {
     std::size_t size_;
 };
 
-// A list of pending acquisitions that have finished: one descriptor for many of them. See dlm_completions.
-class Completions {
-  public:
-    Completions() : handle_(detail::checked(dlm_completions_new())) {}
-    // A file descriptor that is readable while the list is not empty. The list owns it.
-    int fd() const {
-        detail::ErrorOut error;
-        std::int32_t fd = -1;
-        error.check(dlm_completions_fd(get(), &fd, error));
-        return fd;
-    }
-    // Takes the tag of the one that finished first. Empty if the list is empty.
-    std::optional<std::uint64_t> next() const noexcept {
-        std::uint64_t tag = 0;
-        return dlm_completions_next(get(), &tag) ? std::optional<std::uint64_t>(tag) : std::nullopt;
-    }
-    dlm_completions *get() const noexcept { return handle_.get(); }
-
-  private:
-    detail::Owner<dlm_completions, dlm_completions_free> handle_;
-};
-
 // An acquisition that does not block, from Lock::start(). The destructor cancels it, and releases a lease that was not
 // taken.
 class [[nodiscard]] Pending {
@@ -670,19 +683,35 @@ class Lock {
 
     // Tries once to acquire the lock.
     Acquired try_acquire(Ttl ttl = use_default) const {
+        return try_acquire_with(detail::options(ttl, DLM_DEFAULT, nullptr));
+    }
+    // Like try_acquire(), acquire() and start(), with any options. Begin with DLM_ACQUIRE_OPTIONS.
+    Acquired try_acquire_with(const dlm_acquire_options &how) const {
         detail::ErrorOut error;
         dlm_lease *lease = nullptr;
-        const dlm_status status = dlm_lock_try_acquire(get(), ttl.ms(), &lease, error);
+        const dlm_status status = dlm_lock_try_acquire(get(), &how, &lease, error);
         return Acquired(status, lease, error);
+    }
+    Acquired acquire_with(const dlm_acquire_options &how) const {
+        detail::ErrorOut error;
+        dlm_lease *lease = nullptr;
+        const dlm_status status = dlm_lock_acquire(get(), &how, &lease, error);
+        return Acquired(status, lease, error);
+    }
+    Pending start_with(const dlm_acquire_options &how) const {
+        detail::ErrorOut error;
+        dlm_pending *pending = nullptr;
+        error.check(dlm_lock_acquire_start(get(), &how, &pending, error));
+        return Pending(pending);
     }
     // Waits for the lock with the manager's TTL and wait.
     Acquired acquire() const { return acquire_for(use_default, use_default); }
     // Waits for the lock for up to this time; `forever` has no limit. Throws with DLM_CANCELLED if cancelled.
     Acquired acquire_for(Ttl ttl, Wait wait, const Cancel *cancel = nullptr) const {
-        return within(ttl, wait.ms(), cancel);
+        return acquire_with(detail::options(ttl, wait.ms(), cancel));
     }
     Acquired acquire_for(Ttl ttl, use_default_t, const Cancel *cancel = nullptr) const {
-        return within(ttl, DLM_DEFAULT, cancel);
+        return acquire_with(detail::options(ttl, DLM_DEFAULT, cancel));
     }
     // Starts to acquire the lock with the manager's TTL and wait, and returns at once.
     Pending start() const { return start_for(use_default, use_default); }
@@ -731,18 +760,15 @@ class Lock {
         error.check(dlm_lock_history(get(), since_ms, most, &history, error));
         const detail::Owner<dlm_history, dlm_history_free> owner(history);
         std::vector<HistoryEntry> entries;
-        for (std::size_t at = 0; at < dlm_history_count(history); at++)
-            entries.push_back({dlm_history_kind(history, at), dlm_history_by(history, at),
-                               dlm_history_victim(history, at), dlm_history_text(history, at),
-                               dlm_history_at_ms(history, at), dlm_history_took_ms(history, at),
-                               dlm_history_fence(history, at)});
+        entries.reserve(dlm_history_count(history));
+        dlm_history_entry entry{};
+        for (std::size_t at = 0; dlm_history_at(history, at, &entry, sizeof entry); at++)
+            entries.push_back({entry.kind, entry.by, entry.victim, entry.text, entry.at_ms, entry.took_ms, entry.fence});
         return entries;
     }
     // The name of the lock, as it is stored.
     std::string name() const {
-        return detail::described([&](char *out, std::size_t size, dlm_error **error) {
-            return dlm_lock_name(get(), out, size, error);
-        });
+        return dlm_lock_name(get());
     }
     // Waits until this process leads, without limit, and keeps the lease alive: see dlm_lock_campaign(). Throws with
     // DLM_CANCELLED if cancelled. Lease::release() resigns.
@@ -754,8 +780,8 @@ class Lock {
     Acquired campaign_for(Ttl ttl, Wait wait, const Cancel *cancel = nullptr) const {
         detail::ErrorOut error;
         dlm_lease *lease = nullptr;
-        const dlm_cancel *token = cancel == nullptr ? nullptr : cancel->get();
-        const dlm_status status = dlm_lock_campaign(get(), ttl.ms(), wait.ms(), token, &lease, error);
+        const dlm_acquire_options how = detail::options(ttl, wait.ms(), cancel);
+        const dlm_status status = dlm_lock_campaign(get(), &how, &lease, error);
         return Acquired(status, lease, error);
     }
     // Waits until the holder is not the one in `seen`, and writes the new one there. Returns false if the wait timed out.
@@ -769,22 +795,11 @@ class Lock {
     dlm_lock *get() const noexcept { return handle_.get(); }
 
   private:
-    Acquired within(Ttl ttl, std::int64_t wait_ms, const Cancel *cancel) const {
-        detail::ErrorOut error;
-        dlm_lease *lease = nullptr;
-        const dlm_cancel *token = cancel == nullptr ? nullptr : cancel->get();
-        const dlm_status status = dlm_lock_acquire_within(get(), ttl.ms(), wait_ms, token, &lease, error);
-        return Acquired(status, lease, error);
-    }
-
     static Wait no_hold() { return Wait(std::chrono::milliseconds::zero()); }
     Pending started(Ttl ttl, std::int64_t wait_ms, const Cancel *cancel, const Wait &max_hold) const {
-        detail::ErrorOut error;
-        dlm_pending *pending = nullptr;
-        const dlm_cancel *token = cancel == nullptr ? nullptr : cancel->get();
-        error.check(
-            dlm_lock_acquire_start(get(), ttl.ms(), wait_ms, max_hold.ms(), token, &pending, error));
-        return Pending(pending);
+        dlm_acquire_options how = detail::options(ttl, wait_ms, cancel);
+        how.max_hold_ms = max_hold.ms();
+        return start_with(how);
     }
 
     detail::Owner<dlm_lock, dlm_lock_free> handle_;
@@ -871,21 +886,19 @@ class Latch {
     // The names that are expected and have not counted down.
     std::vector<std::string> pending() const {
         detail::ErrorOut error;
-        dlm_names *list = nullptr;
+        dlm_texts *list = nullptr;
         error.check(dlm_latch_pending(get(), &list, error));
         return detail::texts(list);
     }
     // The names that have counted down, expected or not.
     std::vector<std::string> arrived() const {
         detail::ErrorOut error;
-        dlm_names *list = nullptr;
+        dlm_texts *list = nullptr;
         error.check(dlm_latch_arrived(get(), &list, error));
         return detail::texts(list);
     }
     std::string name() const {
-        return detail::described([&](char *out, std::size_t size, dlm_error **error) {
-            return dlm_latch_name(get(), out, size, error);
-        });
+        return dlm_latch_name(get());
     }
     // Waits until the latch is open. Returns false if the wait timed out. Throws with DLM_CANCELLED if cancelled.
     bool await_open_for(Wait wait, const Cancel *cancel = nullptr) const {
@@ -977,7 +990,7 @@ class Manager {
     // A page of metrics in Prometheus' text format. See dlm_manager_metrics_text().
     std::string metrics_text() const {
         detail::ErrorOut error;
-        dlm_names *text = nullptr;
+        dlm_texts *text = nullptr;
         error.check(dlm_manager_metrics_text(get(), &text, error));
         return detail::texts(text).at(0);
     }
@@ -986,15 +999,15 @@ class Manager {
     [[nodiscard]] std::optional<LeaseSet> acquire_all(const std::vector<const Lock *> &locks, Ttl ttl, Wait wait,
                                                       const Cancel *cancel = nullptr) const {
         detail::ErrorOut error;
-        std::vector<const dlm_lock *> handles;
+        std::vector<dlm_lock *> handles;
         for (const Lock *lock : locks)
             handles.push_back(lock == nullptr ? nullptr : lock->get());
         // An empty vector may have no array.
         handles.push_back(nullptr);
         dlm_lease_set *set = nullptr;
-        const dlm_cancel *token = cancel == nullptr ? nullptr : cancel->get();
-        const dlm_status status = dlm_manager_acquire_all(get(), handles.data(), locks.size(), ttl.ms(), wait.ms(),
-                                                          token, &set, error);
+        const dlm_acquire_options how = detail::options(ttl, wait.ms(), cancel);
+        const dlm_status status =
+            dlm_manager_acquire_all(get(), handles.data(), locks.size(), &how, &set, error);
         if (status == DLM_LOCK_UNAVAILABLE)
             return std::nullopt;
         error.check(status);
@@ -1003,17 +1016,14 @@ class Manager {
     // Whether the store is safe for locks, and a line for each finding. See dlm_manager_diagnose().
     std::pair<bool, std::vector<std::string>> diagnose() const {
         detail::ErrorOut error;
-        dlm_names *findings = nullptr;
+        dlm_texts *findings = nullptr;
         bool is_safe = false;
         error.check(dlm_manager_diagnose(get(), &findings, &is_safe, error));
         return {is_safe, detail::texts(findings)};
     }
     // The URI of the store, without credentials.
     std::string store() const {
-        detail::ErrorOut error;
-        std::vector<char> uri(std::size_t{1} << 16);
-        error.check(dlm_manager_store(get(), uri.data(), uri.size(), error));
-        return uri.data();
+        return dlm_manager_store(get());
     }
     // A time of the manager's settings in milliseconds, see dlm_manager_setting_ms().
     std::int64_t setting_ms(const std::string &key) const {
@@ -1070,12 +1080,12 @@ class IdLock {
 
       private:
         friend class IdLock;
-        Guard(const dlm_id_lock *owner, std::uint64_t id) noexcept : owner_(owner), id_(id) {}
+        Guard(dlm_id_lock *owner, std::uint64_t id) noexcept : owner_(owner), id_(id) {}
         void unlock() noexcept {
             if (owner_ != nullptr)
                 (void)dlm_id_lock_release(owner_, id_, nullptr);
         }
-        const dlm_id_lock *owner_;
+        dlm_id_lock *owner_;
         std::uint64_t id_;
     };
 
@@ -1096,13 +1106,13 @@ class IdLock {
 
       private:
         friend class IdLock;
-        Guards(const dlm_id_lock *owner, std::vector<std::uint64_t> ids) noexcept
+        Guards(dlm_id_lock *owner, std::vector<std::uint64_t> ids) noexcept
             : owner_(owner), ids_(std::move(ids)) {}
         void unlock() noexcept {
             if (owner_ != nullptr)
                 (void)dlm_id_lock_release_many(owner_, ids_.data(), ids_.size(), nullptr);
         }
-        const dlm_id_lock *owner_;
+        dlm_id_lock *owner_;
         std::vector<std::uint64_t> ids_;
     };
 
@@ -1162,12 +1172,12 @@ class KeyLock {
 
       private:
         friend class KeyLock;
-        Guard(const dlm_key_lock *owner, std::string key) noexcept : owner_(owner), key_(std::move(key)) {}
+        Guard(dlm_key_lock *owner, std::string key) noexcept : owner_(owner), key_(std::move(key)) {}
         void unlock() noexcept {
             if (owner_ != nullptr)
                 (void)dlm_key_lock_release(owner_, key_.data(), key_.size(), nullptr);
         }
-        const dlm_key_lock *owner_;
+        dlm_key_lock *owner_;
         std::string key_;
     };
 
@@ -1195,364 +1205,6 @@ class KeyLock {
   private:
     detail::Owner<dlm_key_lock, dlm_key_lock_free> handle_;
 };
-
-// Cells to write in one atomic step. A column is family:qualifier. Values are any bytes. Both are copied.
-//
-//   row.create(dlm::Cells().put("d:id", "42").put("d:state", "new"))
-class Cells {
-  public:
-    // An empty value is a value: the cell exists.
-    Cells &put(std::string_view column, std::string_view value) & {
-        cells_.push_back({std::string(column), std::string(value), DLM_FOREVER});
-        return *this;
-    }
-    Cells &&put(std::string_view column, std::string_view value) && { return std::move(put(column, value)); }
-    // A cell that the server drops after this time, which must not be shorter than the remaining time of an older
-    // version.
-    Cells &put_for(std::string_view column, std::string_view value, Ttl ttl) & {
-        cells_.push_back({std::string(column), std::string(value), ttl.ms()});
-        return *this;
-    }
-    Cells &&put_for(std::string_view column, std::string_view value, Ttl ttl) && {
-        return std::move(put_for(column, value, ttl));
-    }
-
-  private:
-    friend class Row;
-    struct New {
-        std::string column, value;
-        std::int64_t ttl_ms;
-    };
-    std::vector<dlm_cell> lent() const {
-        std::vector<dlm_cell> cells;
-        for (const New &cell : cells_)
-            cells.push_back({cell.column.data(), cell.column.size(), cell.value.data(), cell.value.size(), cell.ttl_ms});
-        return cells;
-    }
-
-    std::vector<New> cells_;
-};
-
-// Changes of a row that Row::modify() makes in one atomic step. Each column may occur once.
-class Changes {
-  public:
-    // Like Cells::put() and Cells::put_for().
-    Changes &put(std::string_view column, std::string_view value) & {
-        return add(DLM_CHANGE_PUT, column, value, DLM_FOREVER, 0);
-    }
-    Changes &&put(std::string_view column, std::string_view value) && { return std::move(put(column, value)); }
-    Changes &put_for(std::string_view column, std::string_view value, Ttl ttl) & {
-        return add(DLM_CHANGE_PUT, column, value, ttl.ms(), 0);
-    }
-    Changes &&put_for(std::string_view column, std::string_view value, Ttl ttl) && {
-        return std::move(put_for(column, value, ttl));
-    }
-    // Adds to an 8-byte counter.
-    Changes &add(std::string_view column, std::int64_t by) & { return add(DLM_CHANGE_ADD, column, {}, 0, by); }
-    Changes &&add(std::string_view column, std::int64_t by) && { return std::move(add(column, by)); }
-    // Deletes a column. It must be one of those that were read. If it did not exist, nothing is deleted.
-    Changes &erase(std::string_view column) & { return add(DLM_CHANGE_DELETE, column, {}, 0, 0); }
-    Changes &&erase(std::string_view column) && { return std::move(erase(column)); }
-
-  private:
-    friend class Row;
-    struct New {
-        std::int32_t kind;
-        std::string column, value;
-        std::int64_t ttl_ms, by;
-    };
-    Changes &add(std::int32_t kind, std::string_view column, std::string_view value, std::int64_t ttl_ms,
-                 std::int64_t by) {
-        changes_.push_back({kind, std::string(column), std::string(value), ttl_ms, by});
-        return *this;
-    }
-    std::vector<dlm_change> lent() const {
-        std::vector<dlm_change> changes;
-        for (const New &of : changes_) {
-            const char *value = of.kind == DLM_CHANGE_PUT ? of.value.data() : nullptr;
-            changes.push_back(
-                {of.kind, of.column.data(), of.column.size(), value, of.value.size(), of.ttl_ms, of.by});
-        }
-        return changes;
-    }
-
-    std::vector<New> changes_;
-};
-
-// A cell that was read. The views are valid until the RowCells is destroyed.
-struct RowCell {
-    std::string_view column, value;
-    // Timestamp of the cell, by the server's clock.
-    std::chrono::system_clock::time_point written;
-};
-
-// Cells that were read from a row, all at the same moment. The views that it returns are valid until it is destroyed.
-class RowCells {
-  public:
-    explicit RowCells(dlm_row_cells *handle) noexcept : handle_(handle) {}
-
-    // Number of cells that were read. 0 if the row does not exist, or has none of the requested columns.
-    std::size_t size() const noexcept { return dlm_row_cells_count(get()); }
-    bool empty() const noexcept { return size() == 0; }
-    // The value of a cell. std::nullopt if there is no such cell. A cell with an empty value gives an empty view.
-    std::optional<std::string_view> value(std::string_view column) const & {
-        dlm_row_cell cell;
-        if (!dlm_row_cells_find(get(), detail::bytes(column), column.size(), &cell))
-            return std::nullopt;
-        return detail::view(cell.value, cell.value_size);
-    }
-    std::optional<std::string_view> value(std::string_view column) const && = delete;
-    // The value of a counter. std::nullopt if there is no such cell, or it is not 8 bytes long.
-    std::optional<std::int64_t> counter(std::string_view column) const {
-        std::int64_t number = 0;
-        if (!dlm_row_cells_counter(get(), detail::bytes(column), column.size(), &number))
-            return std::nullopt;
-        return number;
-    }
-    // The cell at `index`, from 0, in the order of the columns. After the last cell, all fields are empty.
-    RowCell at(std::size_t index) const & {
-        dlm_row_cell cell;
-        (void)dlm_row_cells_at(get(), index, &cell);
-        const std::chrono::milliseconds written(static_cast<std::int64_t>(cell.written_ms));
-        return {detail::view(cell.column, cell.column_size), detail::view(cell.value, cell.value_size),
-                std::chrono::system_clock::time_point(written)};
-    }
-    RowCell at(std::size_t index) const && = delete;
-    dlm_row_cells *get() const noexcept { return handle_.get(); }
-
-  private:
-    detail::Owner<dlm_row_cells, dlm_row_cells_free> handle_;
-};
-
-// Results of Row::create() and Row::update().
-enum class [[nodiscard]] Creation { created, already_exists };
-enum class [[nodiscard]] Update { updated, not_found };
-
-// Result of Row::modify().
-struct [[nodiscard]] Modified {
-    // Whether the row now has the changes. False if the function returned no changes.
-    bool changed;
-    // Number of times that the row was read and the function called.
-    std::int64_t attempts;
-};
-
-// The fence in a row, and the stored name of its lock.
-struct StoredFence {
-    std::uint64_t fence;
-    std::string lock;
-};
-
-// One row: its key, and how its changes are made. See dlm_row in dlm.h. Changes throw StaleFence after a later holder
-// of the lock has changed the row through its own fenced row, or raised its fence.
-class Row {
-  public:
-    // The same row, with changes that are made exactly once, even if a reply is lost. See dlm_row_exactly_once().
-    [[nodiscard]] Row exactly_once() const {
-        detail::ErrorOut error;
-        dlm_row *row = nullptr;
-        error.check(dlm_row_exactly_once(get(), &row, error));
-        return Row(row, attempts_, timeout_);
-    }
-    // Reads the whole row.
-    RowCells read() const {
-        detail::ErrorOut error;
-        dlm_row_cells *cells = nullptr;
-        error.check(dlm_row_get(get(), &cells, error));
-        return RowCells(cells);
-    }
-    // Reads these columns, one or more.
-    RowCells read(const std::vector<std::string_view> &columns) const {
-        detail::ErrorOut error;
-        std::vector<dlm_bytes> lent;
-        for (const std::string_view column : columns)
-            lent.push_back({detail::bytes(column), column.size()});
-        lent.push_back({}); // an empty vector may have no array
-        dlm_row_cells *cells = nullptr;
-        error.check(dlm_row_get_columns(get(), lent.data(), columns.size(), &cells, error));
-        return RowCells(cells);
-    }
-    // Creates the row unless it exists. If several clients call this at once, one of them gets Creation::created.
-    Creation create(const Cells &cells) const {
-        return written(dlm_row_create, cells) ? Creation::created : Creation::already_exists;
-    }
-    // Writes the cells if the row exists.
-    Update update(const Cells &cells) const {
-        return written(dlm_row_update, cells) ? Update::updated : Update::not_found;
-    }
-    // Writes the cells, whether the row exists or not.
-    void put(const Cells &cells) const {
-        detail::ErrorOut error;
-        const auto lent = cells.lent();
-        error.check(dlm_row_put(get(), lent.data(), lent.size(), error));
-    }
-    // Writes `value` into a column if it holds `expected`. Returns true if it did. std::nullopt means that there is
-    // no cell, which differs from an empty value.
-    [[nodiscard]] bool compare_and_set(std::string_view column, std::optional<std::string_view> expected,
-                                       std::optional<std::string_view> value) const {
-        detail::ErrorOut error;
-        bool set = false;
-        error.check(dlm_row_compare_and_set(get(), detail::bytes(column), column.size(),
-                                            expected ? detail::bytes(*expected) : nullptr, expected ? expected->size() : 0,
-                                            value ? detail::bytes(*value) : nullptr, value ? value->size() : 0, &set,
-                                            error));
-        return set;
-    }
-    // Adds to an 8-byte counter, which starts at 0, and returns the sum. Empty only for a row from exactly_once():
-    // the number was added once, but the reply with the sum was lost.
-    std::optional<std::int64_t> increment(std::string_view column, std::int64_t by) const {
-        detail::ErrorOut error;
-        std::int64_t sum = 0;
-        bool known = false;
-        error.check(dlm_row_increment(get(), detail::bytes(column), column.size(), by, &sum, &known, error));
-        return known ? std::optional(sum) : std::nullopt;
-    }
-    // Deletes the cells of the row if `column` holds `expected`. Returns true if it did. See dlm_row_delete_if().
-    [[nodiscard]] bool delete_if(std::string_view column, std::string_view expected) const {
-        detail::ErrorOut error;
-        bool deleted = false;
-        error.check(dlm_row_delete_if(get(), detail::bytes(column), column.size(), detail::bytes(expected),
-                                      expected.size(), &deleted, error));
-        return deleted;
-    }
-    // Makes the changes if the columns of `as_read` are unchanged. Returns true if it did.
-    [[nodiscard]] bool commit_if_unchanged(const RowCells &as_read, const Changes &changes) const {
-        detail::ErrorOut error;
-        bool committed = false;
-        const auto lent = changes.lent();
-        error.check(
-            dlm_row_commit_if_unchanged(get(), as_read.get(), lent.data(), lent.size(), &committed, error));
-        return committed;
-    }
-    // Reads these columns, calls `change` to compute the changes, and makes them if none of the columns has changed
-    // since. Otherwise tries again after a random pause, up to the limits of the table's options attempts and
-    // timeout. `change` takes a const RowCells & and returns a std::optional<Changes>. If that is empty, the row
-    // stays unchanged. `change` is called for each try and must have no side effects. Throws with
-    // DLM_RETRIES_EXHAUSTED if other clients changed the columns at each try.
-    template <typename Change>
-    Modified modify(const std::vector<std::string_view> &columns, Change &&change) const {
-        using Clock = std::chrono::steady_clock;
-        const Clock::time_point end = Clock::now() + timeout_;
-        std::chrono::microseconds pause(1000);
-        for (std::int64_t attempt = 1;; attempt++) {
-            const RowCells cells = read(columns);
-            const std::optional<Changes> changes = change(cells);
-            if (!changes)
-                return {false, attempt};
-            if (commit_if_unchanged(cells, *changes))
-                return {true, attempt};
-            if (attempt >= attempts_ || Clock::now() + pause >= end)
-                throw Error(DLM_RETRIES_EXHAUSTED,
-                            "others changed the row at each of " + std::to_string(attempt) + " tries", true);
-            thread_local std::minstd_rand random{std::random_device{}()};
-            std::this_thread::sleep_for(
-                std::chrono::microseconds(std::uniform_int_distribution<std::int64_t>(0, pause.count())(random)));
-            pause = std::min(pause * 2, std::chrono::microseconds(64000));
-        }
-    }
-    // Writes the lease's fence and changes nothing else. Throws with DLM_INVALID_ARGUMENT for a row that is not from
-    // Lease::row().
-    void raise_fence() const {
-        detail::ErrorOut error;
-        error.check(dlm_row_raise_fence(get(), error));
-    }
-    // The fence of the row, the highest so far. Empty if there is none.
-    std::optional<StoredFence> fence() const {
-        detail::ErrorOut error;
-        std::uint64_t fence = 0;
-        dlm_names *names = nullptr;
-        error.check(dlm_row_fence(get(), &fence, &names, error));
-        const detail::Owner<dlm_names, dlm_names_free> owner(names);
-        if (dlm_names_count(names) == 0)
-            return std::nullopt;
-        return StoredFence{fence, dlm_names_at(names, 0)};
-    }
-    dlm_row *get() const noexcept { return handle_.get(); }
-
-  private:
-    friend class Table;
-    friend class Lease;
-    Row(dlm_row *handle, std::int64_t attempts, std::chrono::milliseconds timeout) noexcept
-        : handle_(handle), attempts_(attempts), timeout_(timeout) {}
-
-    template <typename Call> bool written(Call call, const Cells &cells) const {
-        detail::ErrorOut error;
-        bool done = false;
-        const auto lent = cells.lent();
-        error.check(call(get(), lent.data(), lent.size(), &done, error));
-        return done;
-    }
-
-    detail::Owner<dlm_row, dlm_row_free> handle_;
-    std::int64_t attempts_;
-    std::chrono::milliseconds timeout_;
-};
-
-// A column family of a table to create.
-struct Family {
-    std::string name;
-    // Number of versions that HBase keeps of each cell.
-    std::uint32_t versions = 1;
-};
-
-// An application's own table in HBase. Rows may outlive it.
-class Table {
-  public:
-    // Opens the table. See dlm_table_open() for the options.
-    explicit Table(const std::string &uri) : handle_(opened(uri)) {}
-
-    // Creates the table unless it exists, split at these keys.
-    void create_if_missing(const std::vector<Family> &families, const std::vector<std::string_view> &splits = {}) const {
-        detail::ErrorOut error;
-        std::vector<dlm_family> lent;
-        for (const Family &family : families)
-            lent.push_back({detail::text(family.name), family.versions});
-        lent.push_back({});
-        std::vector<dlm_bytes> keys;
-        for (const std::string_view key : splits)
-            keys.push_back({detail::bytes(key), key.size()});
-        error.check(
-            dlm_table_create_if_missing(get(), lent.data(), families.size(), keys.data(), keys.size(), error));
-    }
-    // The row with this key. Does no I/O.
-    [[nodiscard]] Row row(std::string_view key) const {
-        detail::ErrorOut error;
-        dlm_row *row = nullptr;
-        error.check(dlm_table_row(get(), detail::bytes(key), key.size(), &row, error));
-        return with_settings(row);
-    }
-    dlm_table *get() const noexcept { return handle_.get(); }
-
-  private:
-    friend class Lease;
-    static dlm_table *opened(const std::string &uri) {
-        detail::ErrorOut error;
-        error.check(dlm_abi_check(DLM_ABI, error));
-        detail::ErrorOut failed;
-        dlm_table *table = nullptr;
-        failed.check(dlm_table_open(detail::text(uri), &table, failed));
-        return table;
-    }
-    Row with_settings(dlm_row *handle) const {
-        detail::Owner<dlm_row, dlm_row_free> row(handle);
-        const std::int64_t attempts = setting("attempts"), timeout = setting("timeout");
-        return Row(row.release(), attempts, std::chrono::milliseconds(timeout));
-    }
-    std::int64_t setting(const char *key) const {
-        detail::ErrorOut error;
-        std::int64_t number = 0;
-        error.check(dlm_table_setting(get(), key, &number, error));
-        return number;
-    }
-
-    detail::Owner<dlm_table, dlm_table_free> handle_;
-};
-
-inline Row Lease::row(const Table &table, std::string_view key) const {
-    detail::ErrorOut error;
-    dlm_row *row = nullptr;
-    error.check(dlm_lease_row(get(), table.get(), detail::bytes(key), key.size(), &row, error));
-    return table.with_settings(row);
-}
 
 } // namespace dlm
 

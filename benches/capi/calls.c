@@ -36,7 +36,7 @@ int main(int argc, char **argv)
     calls = atol(argv[3]);
     must(dlm_manager_open(argv[2], NULL, &manager, NULL));
     must(dlm_manager_lock(manager, "c", DLM_LEVEL_XDC, &lock, NULL));
-    must(dlm_lock_try_acquire(lock, DLM_DEFAULT, &lease, NULL));
+    must(dlm_lock_try_acquire(lock, NULL, &lease, NULL));
     began = now_ns();
     if (strcmp(argv[1], "ids") == 0) {
         for (i = 0; i < calls; i++) {
@@ -50,7 +50,7 @@ int main(int argc, char **argv)
         for (i = 0; i < calls; i++) {
             must(dlm_lease_release(lease, NULL, NULL));
             dlm_lease_free(lease);
-            must(dlm_lock_try_acquire(lock, DLM_DEFAULT, &lease, NULL));
+            must(dlm_lock_try_acquire(lock, NULL, &lease, NULL));
         }
     }
     printf("%.1f\n", (now_ns() - began) / (double)calls);

@@ -11,17 +11,35 @@ import asyncio
 import contextlib
 import ctypes
 import sys
-from ctypes import POINTER, byref, c_bool, c_char_p, c_int32, c_int64, c_uint64, c_void_p
+from ctypes import POINTER, Structure, byref, c_bool, c_char_p, c_int32, c_int64, c_size_t, c_uint8, c_uint64, c_void_p, sizeof
 
 XDC, FOREVER, LEASE_LOST = 2, -1, 8  # DLM_LEVEL_XDC, DLM_FOREVER, DLM_LEASE_LOST
 OUT = POINTER(c_void_p)
+
+
+class AcquireOptions(Structure):
+    """struct dlm_acquire_options."""
+
+    _fields_ = [
+        ("size", c_size_t),
+        ("ttl_ms", c_int64),
+        ("wait_ms", c_int64),
+        ("max_hold_ms", c_int64),
+        ("min_hold_ms", c_int64),
+        ("cancel", c_void_p),
+        ("mode", c_int32),
+        ("dies_with_process", c_bool),
+        ("reserved", c_uint8 * 3),
+    ]
+
+
 
 FUNCTIONS = {  # the arguments, without error_out
     "dlm_manager_open": [c_char_p, c_void_p, OUT],
     "dlm_manager_initialize": [c_void_p],
     "dlm_manager_lock": [c_void_p, c_char_p, c_int32, OUT],
     "dlm_manager_close": [c_void_p],
-    "dlm_lock_acquire_start": [c_void_p, c_int64, c_int64, c_int64, c_void_p, OUT],
+    "dlm_lock_acquire_start": [c_void_p, POINTER(AcquireOptions), OUT],
     "dlm_pending_fd": [c_void_p, POINTER(c_int32)],
     "dlm_pending_take": [c_void_p, OUT],
     "dlm_lease_guard": [c_void_p, POINTER(c_uint64)],
@@ -127,8 +145,8 @@ class Manager:
         call, c = self._library.call, self._library.c
         call("dlm_manager_lock", self._handle, text(name), XDC, byref(lock))
         try:
-            ttl_ms, wait_ms = int(ttl * 1000), int(wait * 1000)
-            call("dlm_lock_acquire_start", lock, ttl_ms, wait_ms, FOREVER, None, byref(pending))
+            how = AcquireOptions(sizeof(AcquireOptions), int(ttl * 1000), int(wait * 1000), FOREVER)
+            call("dlm_lock_acquire_start", lock, byref(how), byref(pending))
             call("dlm_pending_fd", pending, byref(fd))
             await readable(fd.value)
             call("dlm_pending_take", pending, byref(lease))

@@ -1,7 +1,5 @@
 //! The results of a call: a status, an output, and an error if the caller asks for one.
 
-use std::ffi::c_char;
-
 use super::arguments::output;
 use super::error::dlm_error;
 use super::failure::{Failure, Outcome};
@@ -20,6 +18,10 @@ pub(super) trait Output: Copy {
 
 impl<T> Output for *mut T {
     const NOTHING: Self = std::ptr::null_mut();
+}
+
+impl<T> Output for *const T {
+    const NOTHING: Self = std::ptr::null();
 }
 
 impl Output for i64 {
@@ -119,44 +121,6 @@ fn too_little_stack(left: usize) -> Failure {
         left >> 10,
         STACK_LEAST >> 10
     ))
-}
-
-/// Runs a call whose output is a text, the argument `name`, for an array of `size` bytes. Checks first that the array has
-/// `least` bytes. On
-/// failure the text is "".
-///
-/// # Safety
-/// `out` and `error_out` are as the header asks.
-pub(super) unsafe fn text_answer(
-    name: &str,
-    out: *mut c_char,
-    size: usize,
-    least: usize,
-    error_out: *mut *mut dlm_error,
-    body: impl FnOnce() -> Outcome<String>,
-) -> dlm_status {
-    let allowed =
-        |least| Failure::invalid(format!("a size of {size} bytes is not allowed: at least {least}"));
-    // SAFETY: the caller guarantees it.
-    unsafe {
-        if size > 0 {
-            write(out, 0);
-        }
-        status(error_out, || {
-            output(name, out)?;
-            if size < least {
-                return Err(allowed(least));
-            }
-            let text = body()?;
-            if size <= text.len() {
-                return Err(allowed(text.len() + 1));
-            }
-            for (at, byte) in text.bytes().chain([0]).enumerate() {
-                write(out.wrapping_add(at), byte as c_char);
-            }
-            Ok(())
-        })
-    }
 }
 
 /// # Safety

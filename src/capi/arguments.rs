@@ -11,9 +11,8 @@ use std::time::Duration;
 use super::failure::{Failure, Outcome};
 use crate::Level;
 
-/// As a TTL: the one that the function's comment names, such as that of the option ttl. As the wait for a lock: that of the
-/// option wait. No other time has a default: calls refuse it there, except dlm_lock_campaign() and dlm_lock_observe(),
-/// which take it as DLM_FOREVER.
+/// In dlm_acquire_options: the manager's option, ttl or wait. As another TTL: the one that the function's comment names. No
+/// other wait has a default: calls refuse it there.
 pub const DLM_DEFAULT: i64 = -2;
 /// As a wait: no limit. As the TTL of a cell: it does not expire.
 pub const DLM_FOREVER: i64 = -1;

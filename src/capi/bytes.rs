@@ -3,7 +3,7 @@ use std::ffi::c_void;
 use super::arguments::slice;
 use super::failure::Outcome;
 
-/// Bytes of a key or a column. Calls copy them.
+/// Bytes of a key or a column. Calls copy them. This struct never gets more fields.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct dlm_bytes {

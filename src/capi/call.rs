@@ -38,7 +38,7 @@ impl Handle for dlm_call {
 /// Errors: DLM_INTERNAL_ERROR if no thread can be started; DLM_CLOSED. dlm_call_take() returns all others.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lease_release_start(
-    lease: *const dlm_lease,
+    lease: *mut dlm_lease,
     call_out: *mut *mut dlm_call,
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
@@ -56,7 +56,7 @@ pub unsafe extern "C" fn dlm_lease_release_start(
 /// Errors: DLM_INTERNAL_ERROR if no thread can be started; DLM_CLOSED. dlm_call_take() returns all others.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lease_renew_start(
-    lease: *const dlm_lease,
+    lease: *mut dlm_lease,
     ttl_ms: i64,
     call_out: *mut *mut dlm_call,
     error_out: *mut *mut dlm_error,
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn dlm_lease_renew_start(
 /// was returned before.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_call_take(
-    call: *const dlm_call,
+    call: *mut dlm_call,
     done_out: *mut bool,
     freed_out: *mut bool,
     error_out: *mut *mut dlm_error,

@@ -34,7 +34,7 @@ pub unsafe extern "C" fn dlm_cancel_new() -> *mut dlm_cancel {
 /// function does not block. It must not be called in a signal handler: see dlm_cancel_trigger_fd().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_cancel_trigger(
-    cancel: *const dlm_cancel,
+    cancel: *mut dlm_cancel,
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.

@@ -6,10 +6,11 @@
 //!
 //! | bits | | |
 //! |---|---|---|
-//! | 59-63 | type | 1 to 30: with these bits the number is not an address on any 64-bit machine |
-//! | 53-58 | process | number of forks before the process created the handle |
-//! | 26-52 | use | counts the uses of the slot; a slot whose count is full is not used again |
-//! | 0-25 | slot | slot in the table of the type |
+//! | 62-63 | 01 | with these bits the number is not an address on any 64-bit machine |
+//! | 55-61 | type | 1 to 127: a type that is removed leaves its number unused |
+//! | 49-54 | process | number of forks before the process created the handle |
+//! | 25-48 | use | counts the uses of the slot; a slot whose count is full is not used again |
+//! | 0-24 | slot | slot in the table of the type |
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -18,8 +19,11 @@ use super::failure::Failure;
 use crate::runtime::sync::real::Mutex;
 
 pub(super) const PROCESSES: u8 = 1 << 6;
-const USES: u32 = 1 << 27;
-const SLOTS: u32 = 1 << 26;
+const KINDS: u8 = 1 << 7;
+const USES: u32 = 1 << 24;
+const SLOTS: u32 = 1 << 25;
+/// The upper two bits of each handle.
+const MARK: usize = 0b01;
 
 /// The parts of a handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,18 +37,21 @@ pub(super) struct Parts {
 impl Parts {
     #[inline]
     pub(super) fn of(bits: usize) -> Parts {
+        // Without the mark it is no handle, and no type has the number 0.
+        let is_handle = bits >> 62 == MARK;
         Parts {
-            kind: (bits >> 59) as u8,
-            process: (bits >> 53) as u8 & (PROCESSES - 1),
-            usage: (bits >> 26) as u32 & (USES - 1),
+            kind: if is_handle { (bits >> 55) as u8 & (KINDS - 1) } else { 0 },
+            process: (bits >> 49) as u8 & (PROCESSES - 1),
+            usage: (bits >> 25) as u32 & (USES - 1),
             slot: bits as u32 & (SLOTS - 1),
         }
     }
 
     pub(super) fn bits(self) -> usize {
-        (self.kind as usize) << 59
-            | (self.process as usize) << 53
-            | (self.usage as usize) << 26
+        MARK << 62
+            | (self.kind as usize) << 55
+            | (self.process as usize) << 49
+            | (self.usage as usize) << 25
             | self.slot as usize
     }
 }
@@ -65,7 +72,7 @@ struct Slot<T> {
 }
 
 impl<T> HandleTable<T> {
-    /// `None` if the table is full, at some 67 million handles.
+    /// `None` if the table is full, at some 33 million handles.
     pub(super) fn insert(&self, object: T) -> Option<SlotUse> {
         let (index, slot) = self.slots.take()?;
         let mut slot = slot.lock();
@@ -273,7 +280,7 @@ mod tests {
 
     #[test]
     fn a_handle_says_what_was_put_into_it_and_is_no_address() {
-        for kind in [1, 15, 16, 30] {
+        for kind in [1, 30, 31, 64, KINDS - 1] {
             for (process, usage, slot) in [(0, 0, 0), (63, USES - 1, SLOTS - 1), (1, 77, 12345)] {
                 let parts = Parts { kind, process, usage, slot };
                 assert_eq!(Parts::of(parts.bits()), parts);

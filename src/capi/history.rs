@@ -11,6 +11,7 @@ use super::handles::HandleTable;
 use super::lock::dlm_lock;
 use super::process::{Handle, PerProcess, find, free, into_handle};
 use super::status::dlm_status;
+use super::structs::{Versioned, found_struct};
 use crate::HistoryEntry;
 
 /// What happened to a lock, the newest entry first.
@@ -51,6 +52,49 @@ impl EntryTexts {
     }
 }
 
+impl LockHistory {
+    fn at(&self, index: usize) -> Option<dlm_history_entry> {
+        let (entry, texts) = self.0.get(index)?;
+        Some(dlm_history_entry {
+            // No text moves while the table holds the history.
+            kind: texts.kind.as_ptr(),
+            by: texts.by.as_ptr(),
+            victim: texts.victim.as_ptr(),
+            text: texts.text.as_ptr(),
+            at_ms: i64::try_from(entry.at_ms).unwrap_or(i64::MAX),
+            took_ms: entry.took.map_or(-1, millis),
+            fence: entry.fence.map_or(0, |fence| fence.0),
+        })
+    }
+}
+
+/// An entry of a history. Its texts live until the dlm_history is freed. Later versions append fields.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct dlm_history_entry {
+    /// What happened: "acquired", "released", "lost", "broken" or "not broken". Later versions may add others.
+    pub kind: *const c_char,
+    /// Who wrote the entry: the holder, or whoever broke the lock.
+    pub by: *const c_char,
+    /// The holder of a lock that was broken, or "".
+    pub victim: *const c_char,
+    /// Why a lock was broken or lost, or "".
+    pub text: *const c_char,
+    /// When it happened, in milliseconds since 1970, by the clock of the process that wrote the entry.
+    pub at_ms: i64,
+    /// How long the caller waited ("acquired"), or for how long the lock was held ("released", "lost"), in milliseconds. -1
+    /// for others.
+    pub took_ms: i64,
+    /// The fence of the grant, or 0 if there is none.
+    pub fence: u64,
+}
+
+// SAFETY: numbers and pointers.
+unsafe impl Versioned for dlm_history_entry {
+    const NAME: &str = "dlm_history_entry";
+    const FIRST: usize = 56;
+}
+
 /// Reads the newest entries of the lock's history that are not older than `since_ms`, in milliseconds since 1970, at most
 /// `most` and 256. Entries are there only if the holders' managers have the option history, except those about breaks.
 /// Blocks for one or a few reads of the store. On DLM_OK the caller owns `*history_out`.
@@ -84,63 +128,21 @@ pub unsafe extern "C" fn dlm_history_count(history: *const dlm_history) -> usize
     value(0, || Ok(find(history)?.0.len()))
 }
 
-/// Returns what happened: "acquired", "released", "lost", "broken" or "not broken"; later versions may add others. "" after
-/// the last entry. The text lives until `history` is freed. Never returns NULL. Never blocks.
+/// Writes the entry at `index`, from 0, to `*entry_out`. `entry_size` is sizeof(struct dlm_history_entry). Returns false after
+/// the last entry and for NULL: all fields are then NULL or 0. Never blocks.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dlm_history_kind(history: *const dlm_history, index: usize) -> *const c_char {
-    // No text moves while the table holds the history. This also holds for the functions below.
-    text_at(history, index, |texts| &texts.kind)
-}
-
-/// Returns who wrote the entry: the holder, or whoever broke the lock. "" after the last entry. The text lives until
-/// `history` is freed. Never returns NULL. Never blocks.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dlm_history_by(history: *const dlm_history, index: usize) -> *const c_char {
-    text_at(history, index, |texts| &texts.by)
-}
-
-/// Returns the holder of a lock that was broken, or "". The text lives until `history` is freed. Never returns NULL. Never
-/// blocks.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dlm_history_victim(history: *const dlm_history, index: usize) -> *const c_char {
-    text_at(history, index, |texts| &texts.victim)
-}
-
-/// Returns why a lock was broken or lost, or "". The text lives until `history` is freed. Never returns NULL. Never blocks.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dlm_history_text(history: *const dlm_history, index: usize) -> *const c_char {
-    text_at(history, index, |texts| &texts.text)
-}
-
-/// Returns when it happened, in milliseconds since 1970, by the clock of the process that wrote the entry. -1 after the last
-/// entry. Never blocks.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dlm_history_at_ms(history: *const dlm_history, index: usize) -> i64 {
-    let at = |entry: &HistoryEntry| i64::try_from(entry.at_ms).unwrap_or(i64::MAX);
-    value(-1, || Ok(find(history)?.0.get(index).map_or(-1, |(entry, _)| at(entry))))
-}
-
-/// Returns how long the caller waited ("acquired"), or for how long the lock was held ("released", "lost"), in milliseconds.
-/// -1 for others, and after the last entry. Never blocks.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dlm_history_took_ms(history: *const dlm_history, index: usize) -> i64 {
-    value(-1, || Ok(find(history)?.0.get(index).and_then(|(entry, _)| entry.took).map_or(-1, millis)))
-}
-
-/// Returns the fence of the grant, or 0 if there is none. Never blocks.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dlm_history_fence(history: *const dlm_history, index: usize) -> u64 {
-    value(0, || Ok(find(history)?.0.get(index).and_then(|(entry, _)| entry.fence).map_or(0, |fence| fence.0)))
+pub unsafe extern "C" fn dlm_history_at(
+    history: *const dlm_history,
+    index: usize,
+    entry_out: *mut dlm_history_entry,
+    entry_size: usize,
+) -> bool {
+    // SAFETY: the output is as the header asks.
+    unsafe { found_struct(entry_out, entry_size, || Ok(find(history)?.at(index))) }
 }
 
 /// Frees a history. NULL is allowed. Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_history_free(history: *mut dlm_history) {
     freeing(|| free(history));
-}
-
-fn text_at(history: *const dlm_history, index: usize, text: fn(&EntryTexts) -> &CString) -> *const c_char {
-    value(c"".as_ptr(), || {
-        Ok(find(history)?.0.get(index).map_or(c"".as_ptr(), |(_, texts)| text(texts).as_ptr()))
-    })
 }

@@ -120,7 +120,7 @@ pub unsafe extern "C" fn dlm_id_lock_new() -> *mut dlm_id_lock {
 /// freed during the wait.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_id_lock_acquire(
-    lock: *const dlm_id_lock,
+    lock: *mut dlm_id_lock,
     id: u64,
     wait_ms: i64,
     error_out: *mut *mut dlm_error,
@@ -134,7 +134,7 @@ pub unsafe extern "C" fn dlm_id_lock_acquire(
 /// Errors: DLM_INVALID_ARGUMENT also if the id is not locked.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_id_lock_release(
-    lock: *const dlm_id_lock,
+    lock: *mut dlm_id_lock,
     id: u64,
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
@@ -147,7 +147,7 @@ pub unsafe extern "C" fn dlm_id_lock_release(
 /// all ids together. Blocks and fails like dlm_id_lock_acquire().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_id_lock_acquire_many(
-    lock: *const dlm_id_lock,
+    lock: *mut dlm_id_lock,
     ids: *const u64,
     count: usize,
     wait_ms: i64,
@@ -166,7 +166,7 @@ pub unsafe extern "C" fn dlm_id_lock_acquire_many(
 /// Errors: DLM_INVALID_ARGUMENT also if one of the ids is not locked. The others are released anyway.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_id_lock_release_many(
-    lock: *const dlm_id_lock,
+    lock: *mut dlm_id_lock,
     ids: *const u64,
     count: usize,
     error_out: *mut *mut dlm_error,

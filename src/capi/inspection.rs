@@ -1,16 +1,17 @@
 //! What C sees of the holder of a lock.
 
 use std::ffi::c_char;
+use std::mem::offset_of;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::answer::status;
 use super::arguments::{millis, output};
 use super::error::dlm_error;
-use super::failure::{Failure, Outcome};
-use super::guard::write;
+use super::failure::Outcome;
 use super::lock::dlm_lock;
 use super::process::find;
 use super::status::dlm_status;
+use super::structs::{Versioned, check_size, write_struct, zero};
 use crate::handles::election::Term;
 use crate::store::Inspection;
 use crate::{Fence, store::Identity};
@@ -19,8 +20,8 @@ use crate::{Fence, store::Identity};
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct dlm_inspection {
-    /// 1 if somebody holds the lock, otherwise 0.
-    pub is_held: u64,
+    /// Whether somebody holds the lock.
+    pub is_held: bool,
     /// The fence that was counted last; 0 if the store does not know it.
     pub fence: u64,
     /// Remaining time of the holder's lease in milliseconds, or -1 if it is not known. The holder may renew the
@@ -42,20 +43,23 @@ pub struct dlm_inspection {
     pub layout: [c_char; 16],
 }
 
-/// Writes who holds the lock to `*inspection_out`. `size` must be sizeof(struct dlm_inspection). Fields that
-/// the library does not know are set to 0. On failure all fields are 0. Blocks for one or two reads of the
-/// store.
+/// Writes who holds the lock to `*inspection_out`. `inspection_size` is sizeof(struct dlm_inspection).
+/// On failure all fields are 0. Blocks for one or two reads of the store.
 ///
 /// Errors: those of dlm_lock_try_acquire() for a store that does not serve the request, never DLM_IN_DOUBT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lock_inspect(
     lock: *const dlm_lock,
     inspection_out: *mut dlm_inspection,
-    size: usize,
+    inspection_size: usize,
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { inspected(inspection_out, size, error_out, || Ok(dlm_inspection::of(&find(lock)?.inspect()?))) }
+    unsafe {
+        inspected(inspection_out, inspection_size, error_out, || {
+            Ok(dlm_inspection::of(&find(lock)?.inspect()?))
+        })
+    }
 }
 
 /// Writes an inspection to memory of the caller. On failure all fields are 0.
@@ -70,40 +74,21 @@ pub(super) unsafe fn inspected(
 ) -> dlm_status {
     // SAFETY: the caller guarantees it.
     unsafe {
-        // Before anything can fail. A size that no version of the struct can have is not used.
-        if !inspection_out.is_null() {
-            zero(inspection_out, size);
-        }
+        zero(inspection_out, size);
         status(error_out, || {
             output("inspection_out", inspection_out)?;
-            checked_size(size)?;
-            write(inspection_out, inspect()?);
+            check_size::<dlm_inspection>(size)?;
+            write_struct(inspection_out, size, &inspect()?);
             Ok(())
         })
     }
 }
 
-/// Size of the first version of the struct.
-const FIRST: usize = size_of::<dlm_inspection>();
-const SIZE_MAX: usize = 8192;
-
-pub(super) fn checked_size(size: usize) -> Outcome {
-    if (FIRST..=SIZE_MAX).contains(&size) {
-        return Ok(());
-    }
-    Err(Failure::invalid(format!(
-        "a size of {size} bytes is not allowed: sizeof(struct dlm_inspection), {FIRST}"
-    )))
-}
-
-/// Sets all fields to 0, also those that the library does not know.
-///
-/// # Safety
-/// `inspection` is writable for `size` bytes, or for the first version of the struct if `size` is not allowed.
-pub(super) unsafe fn zero(inspection: *mut dlm_inspection, size: usize) {
-    let size = if checked_size(size).is_ok() { size } else { FIRST };
-    // SAFETY: the caller guarantees it.
-    unsafe { inspection.cast::<u8>().write_bytes(0, size) };
+// SAFETY: numbers, and one bool, which is listed.
+unsafe impl Versioned for dlm_inspection {
+    const NAME: &str = "dlm_inspection";
+    const FIRST: usize = 576;
+    const BOOLS: &[usize] = &[offset_of!(dlm_inspection, is_held)];
 }
 
 impl dlm_inspection {
@@ -112,7 +97,7 @@ impl dlm_inspection {
         let holder = inspection.holder.as_ref();
         let identity = holder.and_then(|holder| holder.identity.as_ref());
         dlm_inspection {
-            is_held: holder.is_some().into(),
+            is_held: holder.is_some(),
             fence: inspection.fence.map_or(0, |fence| fence.0),
             left_ms: holder.and_then(|holder| holder.remaining).map_or(-1, millis),
             since_ms: holder.and_then(|holder| holder.since).map_or(-1, since_1970),
@@ -134,7 +119,7 @@ impl dlm_inspection {
             notices: None,
         });
         let fence = (self.fence != 0).then_some(Fence(self.fence));
-        (self.is_held != 0).then_some((fence, identity))
+        self.is_held.then_some((fence, identity))
     }
 }
 

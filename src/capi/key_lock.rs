@@ -81,7 +81,7 @@ pub unsafe extern "C" fn dlm_key_lock_new() -> *mut dlm_key_lock {
 /// Locks the key of `size` bytes at `key`, at most 64 KiB. Blocks and fails like dlm_id_lock_acquire().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_key_lock_acquire(
-    lock: *const dlm_key_lock,
+    lock: *mut dlm_key_lock,
     key: *const c_void,
     size: usize,
     wait_ms: i64,
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn dlm_key_lock_acquire(
 /// Errors: DLM_INVALID_ARGUMENT also if the key is not locked.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_key_lock_release(
-    lock: *const dlm_key_lock,
+    lock: *mut dlm_key_lock,
     key: *const c_void,
     size: usize,
     error_out: *mut *mut dlm_error,

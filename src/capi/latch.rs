@@ -1,17 +1,18 @@
 use std::ffi::c_char;
 use std::os::fd::AsRawFd;
 
-use super::answer::{answer, status, text_answer};
+use super::answer::{answer, status};
 use super::arguments::{level, slice, text, ttl, wait_without_default};
 use super::cancel::dlm_cancel;
+use super::described::Described;
 use super::error::dlm_error;
 use super::failure::{Failure, Outcome};
-use super::guard::{freeing, write};
+use super::guard::{freeing, value, write};
 use super::handles::HandleTable;
 use super::manager::dlm_manager;
-use super::names::{Names, dlm_names};
 use super::process::{Handle, PerProcess, find, find_optional, free, into_handle};
 use super::status::dlm_status;
+use super::texts::{TextList, dlm_texts};
 use crate::{AwaitOptions, Latch, LatchKind, LatchWatch};
 
 /// Kind of a latch that only counts down: it opens once, when its count reaches zero.
@@ -27,14 +28,14 @@ pub struct dlm_latch(());
 /// A watch on a latch, for event loops.
 pub struct dlm_watch(());
 
-static LATCHES: PerProcess<HandleTable<Latch>> = PerProcess::new();
+static LATCHES: PerProcess<HandleTable<Described<Latch>>> = PerProcess::new();
 static WATCHES: PerProcess<HandleTable<LatchWatch>> = PerProcess::new();
 
 impl Handle for dlm_latch {
-    type Object = Latch;
+    type Object = Described<Latch>;
     const NAME: &str = "dlm_latch";
     const KIND: u8 = 9;
-    fn table() -> &'static PerProcess<HandleTable<Latch>> {
+    fn table() -> &'static PerProcess<HandleTable<Described<Latch>>> {
         &LATCHES
     }
 }
@@ -101,7 +102,7 @@ pub unsafe extern "C" fn dlm_manager_latch(
 /// request; DLM_IN_DOUBT if it is unknown whether the latch was created; DLM_CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_latch_create(
-    latch: *const dlm_latch,
+    latch: *mut dlm_latch,
     count: i64,
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
@@ -115,7 +116,7 @@ pub unsafe extern "C" fn dlm_latch_create(
 /// without control characters, if a name is listed twice, or if the store cannot keep names.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_latch_create_for(
-    latch: *const dlm_latch,
+    latch: *mut dlm_latch,
     participants: *const *const c_char,
     count: usize,
     error_out: *mut *mut dlm_error,
@@ -137,7 +138,7 @@ pub unsafe extern "C" fn dlm_latch_create_for(
 /// created the latch. Blocks and fails like dlm_latch_create(), but not with DLM_ALREADY_EXISTS.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_latch_get_or_create(
-    latch: *const dlm_latch,
+    latch: *mut dlm_latch,
     count: i64,
     created_out: *mut bool,
     error_out: *mut *mut dlm_error,
@@ -177,7 +178,7 @@ pub unsafe extern "C" fn dlm_latch_count(
 /// dlm_latch_create(), except DLM_ALREADY_EXISTS.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_latch_count_down(
-    latch: *const dlm_latch,
+    latch: *mut dlm_latch,
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
@@ -188,7 +189,7 @@ pub unsafe extern "C" fn dlm_latch_count_down(
 /// of kind DLM_LATCH_COUNT_UP_DOWN.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_latch_count_up(
-    latch: *const dlm_latch,
+    latch: *mut dlm_latch,
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
@@ -201,7 +202,7 @@ pub unsafe extern "C" fn dlm_latch_count_up(
 /// a name that a latch of dlm_latch_create_for() does not wait for.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_latch_count_down_as(
-    latch: *const dlm_latch,
+    latch: *mut dlm_latch,
     participant: *const c_char,
     counted_out: *mut bool,
     error_out: *mut *mut dlm_error,
@@ -223,11 +224,13 @@ pub unsafe extern "C" fn dlm_latch_count_down_as(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_latch_pending(
     latch: *const dlm_latch,
-    names_out: *mut *mut dlm_names,
+    names_out: *mut *mut dlm_texts,
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { answer("names_out", names_out, error_out, || into_handle(Names::new(find(latch)?.pending()?))) }
+    unsafe {
+        answer("names_out", names_out, error_out, || into_handle(TextList::new(find(latch)?.pending()?)))
+    }
 }
 
 /// Writes to `*names_out` the names that have counted down in this farm, expected or not. On DLM_OK the caller owns
@@ -235,26 +238,21 @@ pub unsafe extern "C" fn dlm_latch_pending(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_latch_arrived(
     latch: *const dlm_latch,
-    names_out: *mut *mut dlm_names,
+    names_out: *mut *mut dlm_texts,
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        answer("names_out", names_out, error_out, || into_handle(Names::new(find(latch)?.roster()?.arrived)))
+        answer("names_out", names_out, error_out, || {
+            into_handle(TextList::new(find(latch)?.roster()?.arrived))
+        })
     }
 }
 
-/// Writes the name of the latch to `name_out`, an array of `size` bytes. DLM_NAME_SIZE bytes are enough for every name.
-/// On failure the text is "". Never blocks.
+/// Returns the name of the latch. "" for NULL. The text lives until `latch` is freed. Never returns NULL. Never blocks.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dlm_latch_name(
-    latch: *const dlm_latch,
-    name_out: *mut c_char,
-    size: usize,
-    error_out: *mut *mut dlm_error,
-) -> dlm_status {
-    // SAFETY: all pointers are as the header asks.
-    unsafe { text_answer("name_out", name_out, size, 0, error_out, || Ok(find(latch)?.name().to_string())) }
+pub unsafe extern "C" fn dlm_latch_name(latch: *const dlm_latch) -> *const c_char {
+    value(c"".as_ptr(), || Ok(find(latch)?.text(|latch| latch.name().to_string())))
 }
 
 /// Waits until the latch is open. Blocks for up to `wait_ms`: 0 reads the latch once, DLM_FOREVER waits
@@ -354,7 +352,7 @@ pub unsafe extern "C" fn dlm_watch_free(watch: *mut dlm_watch) {
 /// dlm_manager_initialize(). DLM_INVALID_ARGUMENT also if the store keeps locks only.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_manager_initialize_latches(
-    manager: *const dlm_manager,
+    manager: *mut dlm_manager,
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.

@@ -1,11 +1,12 @@
 use std::ffi::c_char;
+use std::ops::Deref;
 use std::os::fd::AsRawFd;
-use std::time::Duration;
 
-use super::answer::{answer, status, text_answer};
+use super::acquire_options::min_hold;
+use super::answer::{answer, status};
 use super::arguments::{millis, ttl};
+use super::described::KeptText;
 use super::error::dlm_error;
-use super::failure::Failure;
 use super::guard::{freeing, value, write};
 use super::handles::HandleTable;
 use super::process::{Handle, PerProcess, find, free};
@@ -16,22 +17,42 @@ use crate::Lease;
 /// request was sent. After that, the lock may have another holder.
 pub struct dlm_lease(());
 
-/// The size of an array for any token, with its NUL: see dlm_lease_into_token().
-pub const DLM_TOKEN_SIZE: usize = 8192;
-/// The size of an array for any name of a lock or latch, with its NUL: see dlm_lock_name().
-#[allow(dead_code, reason = "for programs in C")]
-pub const DLM_NAME_SIZE: usize = 2048;
+static LEASES: PerProcess<HandleTable<DescribedLease>> = PerProcess::new();
 
-// A token contains the name twice.
-const _: () = assert!(2 * DLM_NAME_SIZE < DLM_TOKEN_SIZE);
+/// A lease with its texts.
+#[derive(Debug)]
+pub(super) struct DescribedLease {
+    lease: Lease,
+    name: KeptText,
+    token: KeptText,
+}
 
-static LEASES: PerProcess<HandleTable<Lease>> = PerProcess::new();
+impl From<Lease> for DescribedLease {
+    fn from(lease: Lease) -> DescribedLease {
+        DescribedLease { lease, name: KeptText::default(), token: KeptText::default() }
+    }
+}
+
+impl Deref for DescribedLease {
+    type Target = Lease;
+
+    fn deref(&self) -> &Lease {
+        &self.lease
+    }
+}
+
+impl Drop for DescribedLease {
+    fn drop(&mut self) {
+        // A list of completions may live longer than the lease, whose tag says nothing from now on.
+        self.lease.stop_notifying();
+    }
+}
 
 impl Handle for dlm_lease {
-    type Object = Lease;
+    type Object = DescribedLease;
     const NAME: &str = "dlm_lease";
     const KIND: u8 = 6;
-    fn table() -> &'static PerProcess<HandleTable<Lease>> {
+    fn table() -> &'static PerProcess<HandleTable<DescribedLease>> {
         &LEASES
     }
 }
@@ -109,7 +130,7 @@ pub unsafe extern "C" fn dlm_lease_lost_fd(
 /// DLM_RETRIES_EXHAUSTED, DLM_IN_DOUBT, DLM_CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lease_renew(
-    lease: *const dlm_lease,
+    lease: *mut dlm_lease,
     ttl_ms: i64,
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
@@ -126,10 +147,9 @@ pub unsafe extern "C" fn dlm_lease_renew(
     }
 }
 
-/// Ends the lease here without releasing the lock, and writes its token to `token_out`, an array of `size`
-/// bytes. Any process that reaches the same store can take the lease over with the token, see
-/// dlm_lock_adopt(). `size` must be at least DLM_TOKEN_SIZE. On failure the text is "". The handle must
-/// still be freed. Does not block and does no I/O, except for a lease that dies with its process (the option
+/// Ends the lease here without releasing the lock, and writes its token to `*token_out`, a text that lives until `lease` is
+/// freed. Any process that reaches the same store can take the lease over with the token, see dlm_lock_adopt(). The handle
+/// must still be freed. Does not block and does no I/O, except for a lease that dies with its process (the option
 /// dies_with_process): the store records first that it does not any more. If that fails, the lease stays as it was.
 ///
 /// The token is one line of text that proves ownership. Treat it like a password, and do not log it.
@@ -138,16 +158,17 @@ pub unsafe extern "C" fn dlm_lease_renew(
 /// with its process also those of a store that does not serve.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lease_into_token(
-    lease: *const dlm_lease,
-    token_out: *mut c_char,
-    size: usize,
+    lease: *mut dlm_lease,
+    token_out: *mut *const c_char,
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        // The longest token fits: see the test below.
-        text_answer("token_out", token_out, size, DLM_TOKEN_SIZE, error_out, || {
-            Ok(find(lease)?.hand_on()?.to_string())
+        answer("token_out", token_out, error_out, || {
+            let lease = find(lease)?;
+            // It succeeds once.
+            let token = lease.hand_on()?;
+            Ok(lease.token.get(|| token.to_string()))
         })
     }
 }
@@ -162,34 +183,27 @@ pub unsafe extern "C" fn dlm_lease_into_token(
 /// Errors: DLM_INVALID_ARGUMENT if the time is longer than the TTL; DLM_LEASE_LOST if the lease is not valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lease_hold_at_least(
-    lease: *const dlm_lease,
+    lease: *mut dlm_lease,
     min_hold_ms: i64,
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
         status(error_out, || {
-            let min_hold = u64::try_from(min_hold_ms).map(Duration::from_millis);
-            let refused =
-                |_| Failure::invalid(format!("min_hold_ms {min_hold_ms} is not allowed: 0 to the TTL"));
-            Ok(find(lease)?.hold_at_least(min_hold.map_err(refused)?)?)
+            let min_hold = min_hold(min_hold_ms)?;
+            Ok(find(lease)?.hold_at_least(min_hold)?)
         })
     }
 }
 
-/// Writes the name of the lock to `name_out`, an array of `size` bytes, as it is stored. DLM_NAME_SIZE bytes are enough
-/// for every name. On failure the text is "". Never blocks.
+/// Returns the name of the lock, as it is stored. "" for NULL. The text lives until `lease` is freed. Never returns NULL.
+/// Never blocks.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dlm_lease_name(
-    lease: *const dlm_lease,
-    name_out: *mut c_char,
-    size: usize,
-    error_out: *mut *mut dlm_error,
-) -> dlm_status {
-    // SAFETY: all pointers are as the header asks.
-    unsafe {
-        text_answer("name_out", name_out, size, 0, error_out, || Ok(find(lease)?.name().key().to_owned()))
-    }
+pub unsafe extern "C" fn dlm_lease_name(lease: *const dlm_lease) -> *const c_char {
+    value(c"".as_ptr(), || {
+        let lease = find(lease)?;
+        Ok(lease.name.get(|| lease.name().key().to_owned()))
+    })
 }
 
 /// Returns the TTL in milliseconds with which the lease was granted or last renewed; 0 for NULL. Never blocks.
@@ -215,7 +229,7 @@ pub unsafe extern "C" fn dlm_lease_ends_ns(lease: *const dlm_lease) -> i64 {
 /// Call again, or free the handle: the library then keeps trying in the background.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lease_release(
-    lease: *const dlm_lease,
+    lease: *mut dlm_lease,
     freed_out: *mut bool,
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
@@ -236,35 +250,4 @@ pub unsafe extern "C" fn dlm_lease_release(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lease_free(lease: *mut dlm_lease) {
     freeing(|| free(lease));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::names::holder::{Identity, PART_BYTES_MAX};
-    use crate::names::lock_name::{CLIENT_BYTES_MAX, ID_BYTES_MAX, Level, LockName, NamePolicy};
-    use crate::names::notice_endpoint::{GrantEndpoint, NoticeEndpoint};
-    use crate::store::remote::Record;
-
-    #[test]
-    fn the_longest_token_fits_into_its_array() {
-        let long = |bytes: usize| "x".repeat(bytes);
-        let farm = long(CLIENT_BYTES_MAX);
-        let name = LockName::new(
-            Level::Dc,
-            &long(CLIENT_BYTES_MAX),
-            Some(&farm),
-            &long(ID_BYTES_MAX),
-            NamePolicy::Strict,
-        );
-        assert!(name.as_ref().unwrap().key().len() < DLM_NAME_SIZE);
-        let (host, purpose) = (long(PART_BYTES_MAX), long(PART_BYTES_MAX));
-        let endpoint = NoticeEndpoint::Udp("[2001:db8::1]:1".parse().unwrap());
-        let notices = Some(GrantEndpoint { endpoint, grant: 1 });
-        let identity = Identity { host, pid: 1, start_ms: 1, purpose, notices };
-        let record = Record::draw(Duration::from_secs(1), &identity).unwrap();
-        // A lease in the layout `both` has two records and three further bytes.
-        let bytes = 2 * 58 + 2 * name.unwrap().key().len() + 2 * (2 * record.as_bytes().len() + 3 + 2 * 8);
-        assert!("dlm3.".len() + bytes < DLM_TOKEN_SIZE, "{bytes}");
-    }
 }

@@ -1,6 +1,6 @@
+use super::acquire_options::{acquire_options, dlm_acquire_options};
 use super::answer::{answer, status};
 use super::arguments::{millis, output, slice, wait_without_default};
-use super::cancel::dlm_cancel;
 use super::error::dlm_error;
 use super::failure::{Failure, Outcome};
 use super::guard::{freeing, value, write};
@@ -9,7 +9,6 @@ use super::lock::dlm_lock;
 use super::manager::dlm_manager;
 use super::process::{Handle, PerProcess, find, free, into_handle};
 use super::status::dlm_status;
-use super::terms::options;
 use crate::LeaseSet;
 
 /// The leases of several locks that were acquired together. It is valid while all of them are.
@@ -29,25 +28,23 @@ impl Handle for dlm_lease_set {
     }
 }
 
-/// Acquires `count` locks of this manager together: all of them or none. Waits for up to `wait_ms` for all of
-/// them together. `cancel` may be NULL. On DLM_OK the caller owns `*leases_out`.
+/// Acquires `count` locks of this manager together: all of them or none. The wait of the options is that for all of
+/// them together. `options` may be NULL. On DLM_OK the caller owns `*leases_out`.
 ///
 /// The locks are acquired one after the other in one order, whatever the order of `locks` is. So callers of this
 /// function never wait for each other in a circle. A caller that already holds a lock which it acquired otherwise
 /// may. While it waits, the library renews the leases that it has. At the end all are checked, and have about the
 /// whole TTL left. If one was lost, or a lock cannot be acquired, all are released.
 ///
-/// Errors: those of dlm_lock_acquire_within() for the first lock that cannot be acquired; DLM_LEASE_LOST if a lease
+/// Errors: those of dlm_lock_acquire() for the first lock that cannot be acquired; DLM_LEASE_LOST if a lease
 /// was lost while others were waited for; DLM_INVALID_ARGUMENT also for no lock, for a lock twice, for a lock of
 /// another manager, and for several locks with a TTL below 100 ms.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_manager_acquire_all(
-    manager: *const dlm_manager,
-    locks: *const *const dlm_lock,
+    manager: *mut dlm_manager,
+    locks: *const *mut dlm_lock,
     count: usize,
-    ttl_ms: i64,
-    wait_ms: i64,
-    cancel: *const dlm_cancel,
+    options: *const dlm_acquire_options,
     leases_out: *mut *mut dlm_lease_set,
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
@@ -57,8 +54,8 @@ pub unsafe extern "C" fn dlm_manager_acquire_all(
             let manager = find(manager)?;
             let handles = slice("locks", locks, count)?;
             let locks: Vec<_> = handles.iter().map(|lock| find(*lock)).collect::<Outcome<_>>()?;
-            let how = options(ttl_ms, wait_ms, 0, cancel)?;
-            let locks: Vec<_> = locks.iter().map(|lock| &**lock).collect();
+            let how = acquire_options(options)?;
+            let locks: Vec<_> = locks.iter().map(|lock| &***lock).collect();
             into_handle(manager.acquire_all(&locks, &how)?)
         })
     }
@@ -119,7 +116,7 @@ pub unsafe extern "C" fn dlm_lease_set_remaining_ms(set: *const dlm_lease_set) -
 /// valid. Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lease_set_keep(
-    set: *const dlm_lease_set,
+    set: *mut dlm_lease_set,
     max_hold_ms: i64,
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
@@ -140,7 +137,7 @@ pub unsafe extern "C" fn dlm_lease_set_keep(
 /// nevertheless.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lease_set_renew(
-    set: *const dlm_lease_set,
+    set: *mut dlm_lease_set,
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
@@ -154,7 +151,7 @@ pub unsafe extern "C" fn dlm_lease_set_renew(
 /// Errors: those of dlm_lease_release(), for the first release that failed. The others are released nevertheless.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lease_set_release(
-    set: *const dlm_lease_set,
+    set: *mut dlm_lease_set,
     freed_out: *mut bool,
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {

@@ -36,7 +36,7 @@ pub const DLM_STATE_LOST: i32 = 4;
 /// Errors: DLM_LEASE_LOST if the lease is not valid; DLM_INTERNAL_ERROR if no thread can be started; DLM_CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lease_keep(
-    lease: *const dlm_lease,
+    lease: *mut dlm_lease,
     max_hold_ms: i64,
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
@@ -53,7 +53,7 @@ pub unsafe extern "C" fn dlm_lease_keep(
 /// still make it longer. Does nothing for a lease that is not kept alive. Never blocks for long.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lease_stop_keeping(
-    lease: *const dlm_lease,
+    lease: *mut dlm_lease,
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.

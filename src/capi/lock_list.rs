@@ -52,7 +52,7 @@ impl LockList {
 }
 
 /// Reads one page of the locks of the store, of all clients, whose full names begin with `prefix`, such as
-/// "XDC#order-service#"; "" reads all. With `held_only` other than 0 only locks that are held, otherwise also free locks
+/// "XDC#order-service#"; "" reads all. With `held_only` only locks that are held, otherwise also free locks
 /// that the store still remembers. `after` is NULL or "" for the first page, and then dlm_lock_list_next() of the page
 /// before. Blocks for one call to the store. On DLM_OK the caller owns `*list_out`.
 ///
@@ -65,7 +65,7 @@ impl LockList {
 pub unsafe extern "C" fn dlm_manager_list(
     manager: *const dlm_manager,
     prefix: *const c_char,
-    held_only: i32,
+    held_only: bool,
     after: *const c_char,
     list_out: *mut *mut dlm_lock_list,
     error_out: *mut *mut dlm_error,
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn dlm_manager_list(
     unsafe {
         answer("list_out", list_out, error_out, || {
             let query = LockQuery::new().prefix(text("prefix", prefix)?);
-            let query = if held_only != 0 { query.held_only() } else { query };
+            let query = if held_only { query.held_only() } else { query };
             let after = if after.is_null() { "" } else { text("text after", after)? };
             let after = if after.is_empty() { None } else { Some(ListCursor::parse(after)?) };
             into_handle(LockList::of(find(manager)?.lock_page(&query, after.as_ref())?))
@@ -112,12 +112,12 @@ pub unsafe extern "C" fn dlm_lock_list_inspection(
     list: *const dlm_lock_list,
     index: usize,
     inspection_out: *mut dlm_inspection,
-    size: usize,
+    inspection_size: usize,
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        inspected(inspection_out, size, error_out, || {
+        inspected(inspection_out, inspection_size, error_out, || {
             let list = find(list)?;
             let (_, lock) = list.locks.get(index).ok_or_else(|| {
                 Failure::invalid(format!("index {index} is not allowed: below {}", list.locks.len()))

@@ -1,29 +1,30 @@
 use std::ffi::c_char;
 use std::time::Duration;
 
-use super::answer::{answer, status, text_answer};
-use super::arguments::{level, output, text, wait};
+use super::answer::{answer, status};
+use super::arguments::{level, output, text, wait_without_default};
+use super::described::Described;
 use super::error::dlm_error;
-use super::failure::Failure;
-use super::guard::{freeing, write};
+use super::guard::{freeing, value, write};
 use super::handles::HandleTable;
 use super::lock::dlm_lock;
-use super::names::{Names, dlm_names};
 use super::options::{dlm_options, given};
 use super::process::{Handle, PerProcess, find, free, into_handle};
 use super::status::dlm_status;
+use super::structs::{Versioned, check_size, write_struct, zero};
+use super::texts::{TextList, dlm_texts};
 use crate::{LockManager, Severity, Stats};
 
 /// One store, with the locks and latches of one client id in it. Create one and share it.
 pub struct dlm_manager(());
 
-static MANAGERS: PerProcess<HandleTable<LockManager>> = PerProcess::new();
+static MANAGERS: PerProcess<HandleTable<Described<LockManager>>> = PerProcess::new();
 
 impl Handle for dlm_manager {
-    type Object = LockManager;
+    type Object = Described<LockManager>;
     const NAME: &str = "dlm_manager";
     const KIND: u8 = 3;
-    fn table() -> &'static PerProcess<HandleTable<LockManager>> {
+    fn table() -> &'static PerProcess<HandleTable<Described<LockManager>>> {
         &MANAGERS
     }
 }
@@ -59,24 +60,27 @@ pub struct dlm_stats {
     pub leases_retaken: u64,
 }
 
-// Sizes of a `dlm_stats`: in the version with the fewest fields, and the largest that a later version may have.
-const STATS_SIZE_FIRST: usize = 16;
-const STATS_SIZE_MAX: usize = 4096;
+// SAFETY: numbers.
+unsafe impl Versioned for dlm_stats {
+    const NAME: &str = "dlm_stats";
+    const FIRST: usize = 80;
+}
 
-/// Returns the fields of a [`dlm_stats`], in their order.
-fn numbers(stats: &Stats) -> [u64; size_of::<dlm_stats>() / 8] {
-    [
-        stats.leases_held,
-        stats.threads_waiting,
-        stats.stale_numbers,
-        stats.reads_after_refusal,
-        stats.fences_seeded,
-        stats.notices_sent,
-        stats.notices_unsent,
-        stats.notices_ignored,
-        stats.early_asks,
-        stats.leases_retaken,
-    ]
+impl dlm_stats {
+    fn of(stats: &Stats) -> dlm_stats {
+        dlm_stats {
+            leases_held: stats.leases_held,
+            threads_waiting: stats.threads_waiting,
+            stale_numbers: stats.stale_numbers,
+            reads_after_refusal: stats.reads_after_refusal,
+            fences_seeded: stats.fences_seeded,
+            notices_sent: stats.notices_sent,
+            notices_unsent: stats.notices_unsent,
+            notices_ignored: stats.notices_ignored,
+            early_asks: stats.early_asks,
+            leases_retaken: stats.leases_retaken,
+        }
+    }
 }
 
 /// Opens the store at `uri`: "memory:", "embedded:", "embedded:/path",
@@ -121,8 +125,8 @@ pub unsafe extern "C" fn dlm_manager_open(
 
 /// Checks that the store answers, and changes nothing. For programs that should say at their start that their store is
 /// missing, instead of at their first lock. Blocks for `wait_ms` at most, and for about a second longer while it finds out
-/// what is at the address, and while the system's resolver looks up a name. DLM_DEFAULT and DLM_FOREVER mean the store
-/// time-out, and so does a longer time. A time below a second is one second, which a busy store needs.
+/// what is at the address, and while the system's resolver looks up a name. DLM_FOREVER means the store time-out, and so
+/// does a longer time. A time below a second is one second, which a busy store needs.
 ///
 /// A store that has not answered this manager before fails within a second if nothing listens at its address, if no such
 /// host exists, or if another service answers there. The message says what was found. "embedded:" and "memory:" always
@@ -138,7 +142,7 @@ pub unsafe extern "C" fn dlm_manager_reach(
     // SAFETY: all pointers are as the header asks.
     unsafe {
         status(error_out, || {
-            let limit = wait("wait_ms", wait_ms)?;
+            let limit = wait_without_default("wait_ms", wait_ms)?;
             Ok(find(manager)?.reach(limit.unwrap_or(Duration::MAX))?)
         })
     }
@@ -150,7 +154,7 @@ pub unsafe extern "C" fn dlm_manager_reach(
 /// Errors: DLM_TABLE_CREATION_ERROR, DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_manager_initialize(
-    manager: *const dlm_manager,
+    manager: *mut dlm_manager,
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
@@ -188,7 +192,7 @@ pub unsafe extern "C" fn dlm_manager_lock(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_manager_diagnose(
     manager: *const dlm_manager,
-    findings_out: *mut *mut dlm_names,
+    findings_out: *mut *mut dlm_texts,
     is_safe_out: *mut bool,
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
@@ -197,59 +201,37 @@ pub unsafe extern "C" fn dlm_manager_diagnose(
         write(is_safe_out, false);
         answer("findings_out", findings_out, error_out, || {
             let found = find(manager)?.diagnose()?;
-            let list = into_handle(Names::new(found.iter().map(ToString::to_string).collect()))?;
+            let list = into_handle(TextList::new(found.iter().map(ToString::to_string).collect()))?;
             write(is_safe_out, found.iter().all(|diagnostic| diagnostic.severity != Severity::Fail));
             Ok(list)
         })
     }
 }
 
-/// Writes the URI of the store to `uri_out`, an array of `size` bytes, without credentials. On failure the text is "".
-/// Never blocks.
-///
-/// Errors: DLM_INVALID_ARGUMENT if the array is too small; the message has the size that is enough.
+/// Returns the URI of the store, without credentials. "" for NULL. The text lives until `manager` is freed. Never returns
+/// NULL. Never blocks.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dlm_manager_store(
-    manager: *const dlm_manager,
-    uri_out: *mut c_char,
-    size: usize,
-    error_out: *mut *mut dlm_error,
-) -> dlm_status {
-    // SAFETY: all pointers are as the header asks.
-    unsafe { text_answer("uri_out", uri_out, size, 0, error_out, || Ok(find(manager)?.store())) }
+pub unsafe extern "C" fn dlm_manager_store(manager: *const dlm_manager) -> *const c_char {
+    value(c"".as_ptr(), || Ok(find(manager)?.text(LockManager::store)))
 }
 
-/// Writes current numbers of the manager to `*stats_out`. `size` must be sizeof(struct dlm_stats). Fields
-/// that the library does not know are set to 0. On failure all fields are 0. Never blocks for long.
+/// Writes current numbers of the manager to `*stats_out`. `stats_size` is sizeof(struct dlm_stats). On failure all fields
+/// are 0. Never blocks for long.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_manager_stats(
     manager: *const dlm_manager,
     stats_out: *mut dlm_stats,
-    size: usize,
+    stats_size: usize,
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        // Before anything can fail. A size that no version of the struct can have is not used.
-        if !stats_out.is_null() {
-            let size = if size <= STATS_SIZE_MAX { size } else { STATS_SIZE_FIRST };
-            stats_out.cast::<u8>().write_bytes(0, size);
-        }
+        zero(stats_out, stats_size);
         status(error_out, || {
             output("stats_out", stats_out)?;
-            let stats = find(manager)?.stats();
-            let numbers = numbers(&stats);
-            if !size.is_multiple_of(8) || !(8..=STATS_SIZE_MAX).contains(&size) {
-                return Err(Failure::invalid(format!(
-                    "a size of {size} bytes is not allowed: sizeof(struct dlm_stats), {}",
-                    size_of::<dlm_stats>()
-                )));
-            }
-            for at in 0..size / 8 {
-                // The caller's version of the struct may have more or fewer fields than this one.
-                let number = numbers.get(at).copied().unwrap_or_default();
-                super::guard::write(stats_out.cast::<u64>().wrapping_add(at), number);
-            }
+            let manager = find(manager)?;
+            check_size::<dlm_stats>(stats_size)?;
+            write_struct(stats_out, stats_size, &dlm_stats::of(&manager.stats()));
             Ok(())
         })
     }
@@ -257,17 +239,17 @@ pub unsafe extern "C" fn dlm_manager_stats(
 
 /// Makes a page of metrics in Prometheus' text format, version 0.0.4: what has happened to the manager's locks since the
 /// first call of this function, by class, and its calls to the store. So call it once at the start. docs/metrics.md has the
-/// names. `*text_out` is a list of one text: dlm_names_at(list, 0). On DLM_OK the caller owns it. Never blocks for long.
+/// names. `*text_out` is a list of one text: dlm_texts_at(text, 0). On DLM_OK the caller owns it. Never blocks for long.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_manager_metrics_text(
-    manager: *const dlm_manager,
-    text_out: *mut *mut dlm_names,
+    manager: *mut dlm_manager,
+    text_out: *mut *mut dlm_texts,
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
         answer("text_out", text_out, error_out, || {
-            into_handle(Names::new(vec![find(manager)?.metrics_text()]))
+            into_handle(TextList::new(vec![find(manager)?.metrics_text()]))
         })
     }
 }
@@ -285,7 +267,7 @@ pub unsafe extern "C" fn dlm_manager_metrics_text(
 /// That lock becomes free when its TTL ends. The library has tried to release the other locks as well.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_manager_close(
-    manager: *const dlm_manager,
+    manager: *mut dlm_manager,
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
@@ -299,38 +281,4 @@ pub unsafe extern "C" fn dlm_manager_close(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_manager_free(manager: *mut dlm_manager) {
     freeing(|| free(manager));
-}
-
-#[cfg(test)]
-mod tests {
-    use std::mem::offset_of;
-
-    use super::*;
-
-    #[test]
-    fn each_number_is_in_its_field() {
-        let stats = Stats {
-            leases_held: 1,
-            threads_waiting: 2,
-            stale_numbers: 3,
-            reads_after_refusal: 4,
-            fences_seeded: 5,
-            notices_sent: 6,
-            notices_unsent: 7,
-            notices_ignored: 8,
-            early_asks: 9,
-            leases_retaken: 10,
-        };
-        let numbers = numbers(&stats);
-        assert_eq!(numbers[offset_of!(dlm_stats, leases_held) / 8], stats.leases_held);
-        assert_eq!(numbers[offset_of!(dlm_stats, threads_waiting) / 8], stats.threads_waiting);
-        assert_eq!(numbers[offset_of!(dlm_stats, stale_numbers) / 8], stats.stale_numbers);
-        assert_eq!(numbers[offset_of!(dlm_stats, reads_after_refusal) / 8], stats.reads_after_refusal);
-        assert_eq!(numbers[offset_of!(dlm_stats, fences_seeded) / 8], stats.fences_seeded);
-        assert_eq!(numbers[offset_of!(dlm_stats, notices_sent) / 8], stats.notices_sent);
-        assert_eq!(numbers[offset_of!(dlm_stats, notices_unsent) / 8], stats.notices_unsent);
-        assert_eq!(numbers[offset_of!(dlm_stats, notices_ignored) / 8], stats.notices_ignored);
-        assert_eq!(numbers[offset_of!(dlm_stats, early_asks) / 8], stats.early_asks);
-        assert_eq!(numbers[offset_of!(dlm_stats, leases_retaken) / 8], stats.leases_retaken);
-    }
 }

@@ -24,14 +24,18 @@
 #[cfg(not(all(target_pointer_width = "64", any(target_os = "linux", target_os = "android"))))]
 compile_error!("the feature `capi` is for Linux on 64-bit machines");
 
+mod acquire_options;
 mod answer;
 mod arguments;
 mod bytes;
 mod call;
 mod cancel;
+mod completions;
+mod described;
 mod election;
 mod error;
 mod failure;
+mod go_only;
 mod guard;
 mod handles;
 mod history;
@@ -48,7 +52,6 @@ mod lock_list;
 mod log;
 mod lost_reason;
 mod manager;
-mod names;
 mod options;
 mod pending;
 mod process;
@@ -57,10 +60,11 @@ mod row;
 mod row_cells;
 mod seen;
 mod status;
+mod structs;
 mod table;
-mod terms;
 #[cfg(test)]
 mod tests;
+mod texts;
 mod version;
 mod waiting;
 mod waiting_line;

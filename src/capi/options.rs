@@ -27,7 +27,7 @@ impl Handle for dlm_options {
 /// Creates an empty set of options. Returns NULL only if too many are open. Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_options_new() -> *mut dlm_options {
-    value(std::ptr::null_mut(), || into_handle(Mutex::default()))
+    value(std::ptr::null_mut(), || into_handle(Mutex::<Vec<_>>::default()))
 }
 
 /// Sets `key` to `value`. A later value replaces an earlier one. Never blocks.

@@ -72,8 +72,12 @@ pub(super) fn find_optional<H: Handle>(handle: *const H) -> Outcome<Option<Arc<H
 }
 
 /// Creates a handle for `object`.
-pub(super) fn into_handle<H: Handle>(object: H::Object) -> Outcome<*mut H> {
-    H::table().this()?.insert(object).map(|slot_use| handle(H::KIND, slot_use)).ok_or_else(|| full(H::NAME))
+pub(super) fn into_handle<H: Handle>(object: impl Into<H::Object>) -> Outcome<*mut H> {
+    H::table()
+        .this()?
+        .insert(object.into())
+        .map(|slot_use| handle(H::KIND, slot_use))
+        .ok_or_else(|| full(H::NAME))
 }
 
 /// Frees a handle. This call drops the object, or the last call that still uses it.

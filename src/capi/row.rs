@@ -8,10 +8,11 @@ use super::error::dlm_error;
 use super::failure::{Failure, Outcome};
 use super::guard::{freeing, write};
 use super::handles::HandleTable;
-use super::names::{Names, dlm_names};
 use super::process::{Handle, PerProcess, find, free, into_handle};
 use super::row_cells::{Read, dlm_row_cells};
 use super::status::dlm_status;
+use super::structs::{Versioned, read_array};
+use super::texts::{TextList, dlm_texts};
 #[cfg(not(feature = "hbase"))]
 use super::without_hbase as hbase;
 #[cfg(feature = "hbase")]
@@ -47,7 +48,7 @@ impl Handle for dlm_row {
 }
 
 /// A cell to write. A column is a family, a colon and a qualifier of any bytes. Calls copy column and value. With
-/// DLM_TEXT: {DLM_TEXT("d:state"), DLM_TEXT("new"), DLM_FOREVER}.
+/// DLM_TEXT: {DLM_TEXT("d:state"), DLM_TEXT("new"), DLM_FOREVER}. Later versions append fields.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct dlm_cell {
@@ -65,19 +66,20 @@ pub struct dlm_cell {
 }
 
 /// Kind of a change that writes a cell, see dlm_cell.
-pub const DLM_CHANGE_PUT: i32 = 1;
+pub const DLM_CHANGE_PUT: i64 = 1;
 /// Kind of a change that adds to an 8-byte counter, like dlm_row_increment().
-pub const DLM_CHANGE_ADD: i32 = 2;
+pub const DLM_CHANGE_ADD: i64 = 2;
 /// Kind of a change that deletes a column with all its versions. The column must be one of those that were read. If
 /// it did not exist then, the change does nothing.
-pub const DLM_CHANGE_DELETE: i32 = 3;
+pub const DLM_CHANGE_DELETE: i64 = 3;
 
 /// One of the changes that dlm_row_commit_if_unchanged() makes. Fields that its kind does not use must be NULL or 0.
+/// Later versions append fields.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct dlm_change {
     /// DLM_CHANGE_PUT, DLM_CHANGE_ADD or DLM_CHANGE_DELETE.
-    pub kind: i32,
+    pub kind: i64,
     /// The column, as family:qualifier. Each column may occur once.
     pub column: *const c_void,
     /// Size of the column in bytes.
@@ -90,6 +92,18 @@ pub struct dlm_change {
     pub ttl_ms: i64,
     /// ADD: the number to add.
     pub by: i64,
+}
+
+// SAFETY: numbers and pointers.
+unsafe impl Versioned for dlm_cell {
+    const NAME: &str = "dlm_cell";
+    const FIRST: usize = 40;
+}
+
+// SAFETY: numbers and pointers.
+unsafe impl Versioned for dlm_change {
+    const NAME: &str = "dlm_change";
+    const FIRST: usize = 56;
 }
 
 /// A cell's TTL. `None`: the cell does not expire.
@@ -126,12 +140,12 @@ unsafe fn value_or_none<'a>(what: &str, bytes: *const c_void, size: usize) -> Ou
 }
 
 /// # Safety
-/// `items` and the bytes of each item are as [`slice`] asks.
-unsafe fn cells(items: *const dlm_cell, count: usize) -> Outcome<Cells> {
+/// `items` is as [`read_array`] asks, and the bytes of each item are as [`slice`] asks.
+unsafe fn cells(items: *const dlm_cell, count: usize, size: usize) -> Outcome<Cells> {
     let mut cells = Cells::new();
     // SAFETY: the caller guarantees it.
     unsafe {
-        for cell in slice("cells", items, count)? {
+        for cell in read_array("cells", items, count, size)? {
             let column = column(cell.column, cell.column_size)?;
             let value = slice("bytes of the value", cell.value.cast::<u8>(), cell.value_size)?;
             cells = match cell_ttl(cell.ttl_ms)? {
@@ -144,11 +158,11 @@ unsafe fn cells(items: *const dlm_cell, count: usize) -> Outcome<Cells> {
 }
 
 /// # Safety
-/// `items` and the bytes of each item are as [`slice`] asks.
-unsafe fn changes(items: *const dlm_change, count: usize) -> Outcome<Changes> {
+/// `items` is as [`read_array`] asks, and the bytes of each item are as [`slice`] asks.
+unsafe fn changes(items: *const dlm_change, count: usize, size: usize) -> Outcome<Changes> {
     let mut changes = Changes::new();
     // SAFETY: the caller guarantees it.
-    for change in unsafe { slice("changes", items, count)? } {
+    for change in unsafe { read_array("changes", items, count, size)? } {
         // SAFETY: the caller guarantees it.
         let column = unsafe { column(change.column, change.column_size)? };
         let bare = change.value.is_null() && change.value_size == 0 && change.ttl_ms == 0;
@@ -225,22 +239,23 @@ pub unsafe extern "C" fn dlm_row_get_columns(
     }
 }
 
-/// Creates the row unless it exists. If several clients call this at once, `*created_out` is true for one of them. A
+/// Creates the row unless it exists. `cell_size` is sizeof(struct dlm_cell). If several clients call this at once, `*created_out` is true for one of them. A
 /// row exists if its anchor has a value that is not empty. The anchor is the column that the table's option anchor
 /// names, by default the first of `cells`. It must be among `cells`, with a value that is not empty. Blocks and
 /// fails as described at dlm_row.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_row_create(
-    row: *const dlm_row,
+    row: *mut dlm_row,
     cells: *const dlm_cell,
     count: usize,
+    cell_size: usize,
     created_out: *mut bool,
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
         answer("created_out", created_out, error_out, || {
-            Ok(find(row)?.create(&self::cells(cells, count)?)? == Creation::Created)
+            Ok(find(row)?.create(&self::cells(cells, count, cell_size)?)? == Creation::Created)
         })
     }
 }
@@ -250,16 +265,17 @@ pub unsafe extern "C" fn dlm_row_create(
 /// described at dlm_row.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_row_update(
-    row: *const dlm_row,
+    row: *mut dlm_row,
     cells: *const dlm_cell,
     count: usize,
+    cell_size: usize,
     updated_out: *mut bool,
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
         answer("updated_out", updated_out, error_out, || {
-            Ok(find(row)?.update(&self::cells(cells, count)?)? == Update::Updated)
+            Ok(find(row)?.update(&self::cells(cells, count, cell_size)?)? == Update::Updated)
         })
     }
 }
@@ -267,13 +283,14 @@ pub unsafe extern "C" fn dlm_row_update(
 /// Writes the cells in one atomic step, whether the row exists or not. Blocks and fails as described at dlm_row.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_row_put(
-    row: *const dlm_row,
+    row: *mut dlm_row,
     cells: *const dlm_cell,
     count: usize,
+    cell_size: usize,
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { status(error_out, || Ok(find(row)?.put(&self::cells(cells, count)?)?)) }
+    unsafe { status(error_out, || Ok(find(row)?.put(&self::cells(cells, count, cell_size)?)?)) }
 }
 
 /// Writes `new_value` into a column if it holds `expected`. `*set_out` is true if it did. Either value may be NULL
@@ -281,7 +298,7 @@ pub unsafe extern "C" fn dlm_row_put(
 /// cell. Blocks and fails as described at dlm_row.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_row_compare_and_set(
-    row: *const dlm_row,
+    row: *mut dlm_row,
     column: *const c_void,
     column_size: usize,
     expected: *const c_void,
@@ -309,7 +326,7 @@ pub unsafe extern "C" fn dlm_row_compare_and_set(
 /// dlm_row. DLM_INVALID_ARGUMENT also if the cell is not 8 bytes long.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_row_increment(
-    row: *const dlm_row,
+    row: *mut dlm_row,
     column: *const c_void,
     column_size: usize,
     by: i64,
@@ -333,7 +350,7 @@ pub unsafe extern "C" fn dlm_row_increment(
 /// clients write during the call stay. The library's own cells stay too. Blocks and fails as described at dlm_row.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_row_delete_if(
-    row: *const dlm_row,
+    row: *mut dlm_row,
     column: *const c_void,
     column_size: usize,
     expected: *const c_void,
@@ -352,7 +369,8 @@ pub unsafe extern "C" fn dlm_row_delete_if(
     }
 }
 
-/// Makes the changes in one atomic step if the columns of `as_read` are unchanged. These are all columns that were
+/// Makes the changes in one atomic step if the columns of `as_read` are unchanged. `change_size` is sizeof(struct
+/// dlm_change). These are all columns that were
 /// passed to dlm_row_get_columns(), even those that did not exist. The changes may be in these columns or in others.
 /// A column that was changed and changed back counts as unchanged.
 ///
@@ -364,10 +382,11 @@ pub unsafe extern "C" fn dlm_row_delete_if(
 /// dlm_row_get(), which does not say which columns the changes depend on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_row_commit_if_unchanged(
-    row: *const dlm_row,
+    row: *mut dlm_row,
     as_read: *const dlm_row_cells,
     changes: *const dlm_change,
     count: usize,
+    change_size: usize,
     committed_out: *mut bool,
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
@@ -382,7 +401,7 @@ pub unsafe extern "C" fn dlm_row_commit_if_unchanged(
                 let what = "these cells are from dlm_row_get(): read them with dlm_row_get_columns()";
                 return Err(Failure::invalid(what));
             };
-            let committed = row.commit(columns, &read.cells, &self::changes(changes, count)?)?;
+            let committed = row.commit(columns, &read.cells, &self::changes(changes, count, change_size)?)?;
             Ok(!matches!(committed, Commit::Refused(_)))
         })
     }
@@ -394,7 +413,7 @@ pub unsafe extern "C" fn dlm_row_commit_if_unchanged(
 /// DLM_IN_DOUBT it is safe to call again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_row_raise_fence(
-    row: *const dlm_row,
+    row: *mut dlm_row,
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
@@ -408,7 +427,7 @@ pub unsafe extern "C" fn dlm_row_raise_fence(
 pub unsafe extern "C" fn dlm_row_fence(
     row: *const dlm_row,
     fence_out: *mut u64,
-    names_out: *mut *mut dlm_names,
+    names_out: *mut *mut dlm_texts,
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
@@ -417,7 +436,7 @@ pub unsafe extern "C" fn dlm_row_fence(
         answer("fence_out", fence_out, error_out, || {
             let (fence, lock) = find(row)?.fence()?.unzip();
             if !names_out.is_null() {
-                write(names_out, into_handle(Names::new(lock.into_iter().collect()))?);
+                write(names_out, into_handle(TextList::new(lock.into_iter().collect()))?);
             }
             Ok(fence.map_or(0, |fence| fence.0))
         })

@@ -1,11 +1,11 @@
 use std::ffi::c_void;
 
-use super::answer::Output;
 use super::arguments::slice;
 use super::failure::Outcome;
 use super::guard::{freeing, value, write};
 use super::handles::HandleTable;
 use super::process::{Handle, PerProcess, find, free};
+use super::structs::{Versioned, found_struct};
 #[cfg(not(feature = "hbase"))]
 use super::without_hbase as hbase;
 #[cfg(feature = "hbase")]
@@ -26,7 +26,8 @@ impl Handle for dlm_row_cells {
     }
 }
 
-/// A cell that was read. Column and value live until the dlm_row_cells is freed. They do not end with NUL.
+/// A cell that was read. Column and value live until the dlm_row_cells is freed. They do not end with NUL. Later
+/// versions append fields.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct dlm_row_cell {
@@ -42,14 +43,10 @@ pub struct dlm_row_cell {
     pub written_ms: u64,
 }
 
-impl Output for dlm_row_cell {
-    const NOTHING: Self = dlm_row_cell {
-        column: std::ptr::null(),
-        column_size: 0,
-        value: std::ptr::null(),
-        value_size: 0,
-        written_ms: 0,
-    };
+// SAFETY: numbers and pointers.
+unsafe impl Versioned for dlm_row_cell {
+    const NAME: &str = "dlm_row_cell";
+    const FIRST: usize = 40;
 }
 
 /// The result of one read.
@@ -100,16 +97,17 @@ pub unsafe extern "C" fn dlm_row_cells_count(cells: *const dlm_row_cells) -> usi
     value(0, || Ok(find(cells)?.names.len()))
 }
 
-/// Writes the cell at `index`, from 0, to `*cell_out`. Cells are in the order of their columns. Returns false after
+/// Writes the cell at `index`, from 0, to `*cell_out`. `cell_size` is sizeof(struct dlm_row_cell). Cells are in the order of their columns. Returns false after
 /// the last cell and for NULL: all fields are then NULL or 0. Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_row_cells_at(
     cells: *const dlm_row_cells,
     index: usize,
     cell_out: *mut dlm_row_cell,
+    cell_size: usize,
 ) -> bool {
     // SAFETY: the output is as the header asks.
-    unsafe { found(cell_out, || Ok(find(cells)?.at(index))) }
+    unsafe { found_struct(cell_out, cell_size, || Ok(find(cells)?.at(index))) }
 }
 
 /// Writes the cell of a column, named family:qualifier, to `*cell_out`, which may be NULL. Returns false if there is
@@ -120,10 +118,11 @@ pub unsafe extern "C" fn dlm_row_cells_find(
     column: *const c_void,
     column_size: usize,
     cell_out: *mut dlm_row_cell,
+    cell_size: usize,
 ) -> bool {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        found(cell_out, || {
+        found_struct(cell_out, cell_size, || {
             Ok(find(cells)?.find(slice("bytes of the column", column.cast::<u8>(), column_size)?))
         })
     }
@@ -140,20 +139,13 @@ pub unsafe extern "C" fn dlm_row_cells_counter(
 ) -> bool {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        found(number_out, || {
+        let number = value(None, || {
             let column = slice("bytes of the column", column.cast::<u8>(), column_size)?;
             Ok(find(cells)?.cells.counter(Column::parse(column)))
-        })
+        });
+        write(number_out, number.unwrap_or_default());
+        number.is_some()
     }
-}
-
-/// # Safety
-/// `out` is as the header asks.
-unsafe fn found<T: Output>(out: *mut T, body: impl FnOnce() -> Outcome<Option<T>>) -> bool {
-    let found = value(None, body);
-    // SAFETY: the caller guarantees it.
-    unsafe { write(out, found.unwrap_or(T::NOTHING)) };
-    found.is_some()
 }
 
 /// Frees cells. NULL is allowed. Never blocks.

@@ -46,11 +46,15 @@ pub unsafe extern "C" fn dlm_lock_see(
 pub unsafe extern "C" fn dlm_seen_inspection(
     seen: *const dlm_seen,
     inspection_out: *mut dlm_inspection,
-    size: usize,
+    inspection_size: usize,
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { inspected(inspection_out, size, error_out, || Ok(dlm_inspection::of(find(seen)?.inspection()))) }
+    unsafe {
+        inspected(inspection_out, inspection_size, error_out, || {
+            Ok(dlm_inspection::of(find(seen)?.inspection()))
+        })
+    }
 }
 
 /// Frees what was seen. NULL is allowed. Never blocks.
@@ -78,7 +82,7 @@ pub unsafe extern "C" fn dlm_seen_free(seen: *mut dlm_seen) {
 /// DLM_IN_DOUBT if the lock may or may not be broken; those of dlm_lock_inspect().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_seen_break(
-    seen: *const dlm_seen,
+    seen: *mut dlm_seen,
     reason: *const c_char,
     broken_out: *mut bool,
     fence_out: *mut u64,

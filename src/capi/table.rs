@@ -10,6 +10,7 @@ use super::handles::HandleTable;
 use super::process::{Handle, PerProcess, find, free, into_handle};
 use super::row::dlm_row;
 use super::status::dlm_status;
+use super::structs::{Versioned, read_array};
 #[cfg(not(feature = "hbase"))]
 use super::without_hbase as hbase;
 #[cfg(feature = "hbase")]
@@ -31,14 +32,20 @@ impl Handle for dlm_table {
     }
 }
 
-/// A column family of a table to create.
+/// A column family of a table to create. Later versions append fields.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct dlm_family {
     /// The name of the family.
     pub name: *const c_char,
     /// Number of versions that HBase keeps of each cell. 1 unless the program reads old versions.
-    pub versions: u32,
+    pub versions: u64,
+}
+
+// SAFETY: a number and a pointer.
+unsafe impl Versioned for dlm_family {
+    const NAME: &str = "dlm_family";
+    const FIRST: usize = 16;
 }
 
 /// Opens the table at `uri`: "hbase://master1:16000,master2:16000/table", with options as "?key=value&key=value":
@@ -79,16 +86,17 @@ pub unsafe extern "C" fn dlm_table_open(
 }
 
 /// Creates the table unless it exists, with these families and split at these keys, and waits until it serves
-/// requests. Safe to repeat, and to call in many processes at once. `splits` may be NULL if `split_count` is 0.
+/// requests. `family_size` is sizeof(struct dlm_family). Safe to repeat, and to call in many processes at once. `splits` may be NULL if `split_count` is 0.
 /// Blocks for up to a minute.
 ///
 /// Errors: DLM_TABLE_CREATION_ERROR with the cause, also if the table exists and lacks one of the families;
 /// DLM_CONNECTION_ERROR; DLM_RETRIES_EXHAUSTED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_table_create_if_missing(
-    table: *const dlm_table,
+    table: *mut dlm_table,
     families: *const dlm_family,
     family_count: usize,
+    family_size: usize,
     splits: *const dlm_bytes,
     split_count: usize,
     error_out: *mut *mut dlm_error,
@@ -97,15 +105,22 @@ pub unsafe extern "C" fn dlm_table_create_if_missing(
     unsafe {
         status(error_out, || {
             let table = find(table)?;
-            let families: Outcome<Vec<_>> = slice("families", families, family_count)?
-                .iter()
-                .map(|family| Ok(hbase::Family::new(text("family", family.name)?).versions(family.versions)))
-                .collect();
+            let families: Outcome<Vec<_>> =
+                read_array("families", families, family_count, family_size)?.iter().map(made).collect();
             let none = splits.is_null() && split_count == 0;
             let splits = if none { Vec::new() } else { list("splits", splits, split_count)? };
             Ok(table.create_if_missing(&families?, &splits)?)
         })
     }
+}
+
+fn made(family: &dlm_family) -> Outcome<hbase::Family> {
+    let Ok(versions) = u32::try_from(family.versions) else {
+        let what = format!("versions {} is not allowed: at most {}", family.versions, u32::MAX);
+        return Err(Failure::invalid(what));
+    };
+    // SAFETY: the name is as the header asks.
+    Ok(hbase::Family::new(unsafe { text("family", family.name) }?).versions(versions))
 }
 
 /// Creates a handle of the row whose key is the `key_size` bytes at `key`, 1 to 32000. Does no I/O and creates

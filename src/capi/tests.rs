@@ -9,14 +9,14 @@ use std::thread;
 use std::time::Duration;
 
 use super::answer::status;
-use super::arguments::{DLM_DEFAULT, DLM_FOREVER, DLM_LEVEL_XDC};
+use super::arguments::{DLM_FOREVER, DLM_LEVEL_XDC};
 use super::cancel::{dlm_cancel_free, dlm_cancel_new, dlm_cancel_trigger};
 use super::error::{dlm_error, dlm_error_free, dlm_error_message, dlm_error_status};
 use super::id_lock::{
     dlm_id_lock, dlm_id_lock_acquire, dlm_id_lock_free, dlm_id_lock_new, dlm_id_lock_release,
 };
 use super::lease::{dlm_lease_check, dlm_lease_fence, dlm_lease_free, dlm_lease_release};
-use super::lock::{dlm_lock_acquire_within, dlm_lock_free};
+use super::lock::{dlm_lock_free, dlm_lock_try_acquire};
 use super::manager::{dlm_manager_free, dlm_manager_lock, dlm_manager_open};
 use super::options::{dlm_options_free, dlm_options_new, dlm_options_set};
 use super::status::{dlm_status, dlm_status_name};
@@ -65,7 +65,7 @@ fn a_lock_is_taken_and_given_back_through_c() {
         dlm_options_free(options);
         let made = dlm_manager_lock(manager, c"a".as_ptr(), DLM_LEVEL_XDC, &mut lock, &mut error);
         assert_eq!(made, dlm_status::DLM_OK);
-        let got = dlm_lock_acquire_within(lock, DLM_DEFAULT, 0, null(), &mut lease, &mut error);
+        let got = dlm_lock_try_acquire(lock, null(), &mut lease, &mut error);
         assert_eq!(got, dlm_status::DLM_OK);
         assert!(dlm_lease_fence(lease) > 0);
         assert_eq!(dlm_lease_release(lease, null_mut(), null_mut()), dlm_status::DLM_OK);
@@ -95,7 +95,7 @@ fn stale_handles_are_told() {
         dlm_cancel_free(cancel);
         dlm_cancel_free(cancel);
         assert_eq!(dlm_cancel_trigger(cancel, null_mut()), dlm_status::DLM_CLOSED);
-        assert_eq!(dlm_cancel_trigger(null(), null_mut()), dlm_status::DLM_INVALID_ARGUMENT);
+        assert_eq!(dlm_cancel_trigger(null_mut(), null_mut()), dlm_status::DLM_INVALID_ARGUMENT);
 
         let locks = dlm_id_lock_new();
         assert_eq!(dlm_id_lock_acquire(locks, 1, 0, null_mut()), dlm_status::DLM_OK);

@@ -3,6 +3,7 @@ use std::ffi::{CStr, c_char};
 use super::answer::status;
 use super::call::dlm_call;
 use super::cancel::dlm_cancel;
+use super::completions::dlm_completions;
 use super::error::dlm_error;
 use super::failure::{Failure, Outcome};
 use super::guard::value;
@@ -15,19 +16,19 @@ use super::lease_set::dlm_lease_set;
 use super::lock::dlm_lock;
 use super::lock_list::dlm_lock_list;
 use super::manager::dlm_manager;
-use super::names::dlm_names;
 use super::options::dlm_options;
-use super::pending::{dlm_completions, dlm_pending};
+use super::pending::dlm_pending;
 use super::process::open;
 use super::row::dlm_row;
 use super::row_cells::dlm_row_cells;
 use super::seen::dlm_seen;
 use super::status::dlm_status;
 use super::table::dlm_table;
+use super::texts::dlm_texts;
 
 /// Number of this header's binary interface. A change that breaks existing programs increases it. Additions
 /// do not.
-pub const DLM_ABI: u32 = 0;
+pub const DLM_ABI: u32 = 1;
 
 const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
     Ok(version) => version,
@@ -98,7 +99,7 @@ pub extern "C" fn dlm_handles_open() -> u64 {
             open::<dlm_error>,
             open::<dlm_latch>,
             open::<dlm_watch>,
-            open::<dlm_names>,
+            open::<dlm_texts>,
             open::<dlm_lock_list>,
             open::<dlm_seen>,
             open::<dlm_history>,

@@ -33,12 +33,12 @@ use crate::store::{Acquired, Attempt, Grant};
 use crate::wait::local_queues::{Answer, Ask, Ended, Terms};
 
 /// Asks the store once, for a caller that does not wait.
-pub(crate) fn once(session: &Arc<Session>, name: &LockName, ttl: Duration) -> Result<Lease> {
+pub(crate) fn once(session: &Arc<Session>, name: &LockName, terms: &AcquireTerms) -> Result<Lease> {
     session.usable()?;
     let open = start(session, name);
-    let dies_with_process = session.settings.dies_with_process;
-    let answer = match attempt(session, name, ttl, dies_with_process, Deadline::at(Moment::OVER)) {
-        Ok(Answer::Got(lease)) => Ok(lease),
+    let answer = match attempt(session, name, terms.ttl, terms.dies_with_process, Deadline::at(Moment::OVER))
+    {
+        Ok(Answer::Got(lease)) => terms.settle(&lease).map(|()| lease),
         Ok(Answer::Busy(holder)) => {
             session.ask_once(holder.as_ref());
             Err(unavailable(name, holder, Duration::ZERO))

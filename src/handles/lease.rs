@@ -23,6 +23,8 @@ use crate::names::lock_name::LockName;
 use crate::runtime::time::{Deadline, Moment};
 use crate::session::Session;
 use crate::settings::limits::checked_ttl;
+#[cfg(feature = "capi")]
+use crate::wait::completions::Completions;
 
 /// Longest time for which dropping a lease blocks to release it.
 const DROP_TIMEOUT: Duration = Duration::from_secs(2);
@@ -202,6 +204,30 @@ impl Lease {
         let changes = self.lock.life.listen();
         self.session.leases.keeper.watch(&self.lock)?;
         Ok(changes)
+    }
+
+    /// Adds `tag` to the list each time that the lease becomes at risk, and when it has ended. Nothing is added a second time
+    /// while it is in the list.
+    #[cfg(feature = "capi")]
+    pub(crate) fn notify(&self, completions: &Completions, tag: u64) -> Result<()> {
+        self.session.usable()?;
+        completions.not_forked()?;
+        if !self.lock.life.list_changes(completions, tag) {
+            return Err(Error::invalid(
+                "lease of lock",
+                self.name().key(),
+                "one without a list of completions",
+            ));
+        }
+        self.session.leases.keeper.watch(&self.lock).inspect_err(|_| self.stop_notifying())
+    }
+
+    /// Takes the tag of [`notify`](Lease::notify) out of its list.
+    #[cfg(feature = "capi")]
+    pub(crate) fn stop_notifying(&self) {
+        if self.session.not_forked().is_ok() {
+            self.lock.life.stop_listing();
+        }
     }
 
     /// Returns a descriptor for event loops. It becomes readable when [`check`](Lease::check) starts to fail with

@@ -17,7 +17,6 @@ use crate::names::lock_name::{Level, LockName, Mode};
 use crate::names::waiters::Waiters;
 use crate::runtime::time::Deadline;
 use crate::session::Session;
-use crate::settings::limits::checked_ttl;
 use crate::store::{HistoryOf, Inspection};
 
 /// A lock: a name and a level. Making this handle does no I/O, and any number of threads may share it. Each
@@ -79,7 +78,12 @@ impl Lock {
     /// Those of `try_acquire`, and [`Code::InvalidArgument`](crate::Code::InvalidArgument) for a TTL that is not
     /// allowed.
     pub fn try_acquire_with_ttl(&self, ttl: Duration) -> Result<Lease> {
-        acquire::once(&self.session, &self.name, checked_ttl(ttl)?)
+        self.try_acquire_with(&AcquireOptions::new().ttl(ttl))
+    }
+
+    /// Tries once to acquire the lock, with these options, of which those of the wait have no effect.
+    pub(crate) fn try_acquire_with(&self, how: &AcquireOptions) -> Result<Lease> {
+        acquire::once(&self.session, &self.name, &AcquireTerms::new(&self.session, how)?)
     }
 
     /// Acquires the lock, waiting for it if necessary, with the manager's defaults (TTL 90 s, wait 90 s).
@@ -225,6 +229,12 @@ impl Lock {
             return Err(Error::invalid("lease of the lock", token.name().to_string(), allowed));
         }
         Lease::adopt(&self.session, token)
+    }
+
+    /// Returns the manager's wait.
+    #[cfg(feature = "capi")]
+    pub(crate) fn wait(&self) -> Duration {
+        self.session.settings.wait
     }
 
     pub(crate) fn retry(&self) -> Duration {

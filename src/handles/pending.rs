@@ -19,7 +19,7 @@ use crate::runtime::sync::{Mutex, MutexGuard};
 use crate::runtime::time::{Deadline, Moment};
 use crate::session::Session;
 use crate::wait::asking::{AskKind, Inquiry, InquiryNumber, NextStep, Served};
-use crate::wait::completions::Completions;
+use crate::wait::completions::{CompletionKind, Completions};
 use crate::wait::local_queues::{Answer, Ask, Ended, LocalQueues, QueueStep, QueueTicket, Terms};
 
 /// An acquisition under way, from [`Lock::start`](crate::Lock::start). It waits in the same queue as the threads that block in
@@ -217,7 +217,8 @@ impl Pending {
             let name = self.shared.name.key();
             return Err(Error::invalid("pending acquisition of", name, "one without a list of completions"));
         }
-        let number = if state.ticket.is_none() { Some(completions.push(tag)) } else { None };
+        let number =
+            if state.ticket.is_none() { Some(completions.push(tag, CompletionKind::Finished)) } else { None };
         state.listener = Some(Listener { completions: completions.clone(), tag, number });
         Ok(())
     }
@@ -308,7 +309,7 @@ impl PendingShared {
         self.result.finish(&self.name, result);
         let (registration, is_added) = (state.registration.take(), state.is_added);
         if let Some(listener) = &mut state.listener {
-            listener.number = Some(listener.completions.push(listener.tag));
+            listener.number = Some(listener.completions.push(listener.tag, CompletionKind::Finished));
         }
         drop(state);
         drop(registration);

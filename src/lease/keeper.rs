@@ -288,12 +288,17 @@ impl Keeper {
         Ok(())
     }
 
-    /// Goes on with a lease that is kept alive, after a renewal by the caller.
+    /// Goes on with a lease that is kept alive or listened to, after a renewal by the caller, which may have moved its end in
+    /// either direction.
     ///
     /// # Errors
     /// As for [`keep`](Keeper::keep).
     pub(crate) fn resume(&self, lock: &Arc<HeldLock>) -> Result<()> {
-        lock.life.kept_until().map_or(Ok(()), |until| self.keep(lock, until))
+        match lock.life.kept_until() {
+            Some(until) => self.keep(lock, until),
+            None if lock.life.has_listeners() => self.watch(lock),
+            None => Ok(()),
+        }
     }
 
     /// Ends the renewals. Listeners receive later changes as before.

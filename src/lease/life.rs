@@ -23,6 +23,8 @@ use crate::names::lease_state::{LeaseState, LostReason};
 use crate::runtime::sync::{AtomicU64, Mutex};
 use crate::runtime::time::Moment;
 use crate::runtime::timerfd::Timerfd;
+#[cfg(feature = "capi")]
+use crate::wait::completions::{CompletionKind, Completions};
 
 /// End of a lease from another machine: in the past, and different from the end of a released lease.
 pub(crate) const UNKNOWN: Moment = Moment::from_nanos(1);
@@ -46,8 +48,35 @@ struct Facts {
     lost: Option<LostReason>,
     /// Channels with room for one message: the state has changed since the last message was read.
     listeners: Vec<Sender<()>>,
+    /// The list that gets an entry when the lease is at risk or has ended.
+    #[cfg(feature = "capi")]
+    listed: Option<ListedChanges>,
     /// The state after the last message.
     reported: LeaseState,
+}
+
+/// The entries of a lease in a list of completions: at most one of each kind.
+#[cfg(feature = "capi")]
+struct ListedChanges {
+    completions: Completions,
+    tag: u64,
+    at_risk: Option<u64>,
+    ended: Option<u64>,
+}
+
+#[cfg(feature = "capi")]
+impl ListedChanges {
+    fn report(&mut self, state: LeaseState) {
+        let (kind, number) = match state {
+            LeaseState::AtRisk => (CompletionKind::AtRisk, &mut self.at_risk),
+            LeaseState::Lost(reason) => (CompletionKind::Ended(Some(reason)), &mut self.ended),
+            LeaseState::Released => (CompletionKind::Ended(None), &mut self.ended),
+            LeaseState::Held | LeaseState::Renewing => return,
+        };
+        if !number.is_some_and(|number| self.completions.has(number)) {
+            *number = Some(self.completions.push(self.tag, kind));
+        }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -66,6 +95,8 @@ impl Life {
             kept: None,
             lost: None,
             listeners: Vec::new(),
+            #[cfg(feature = "capi")]
+            listed: None,
             reported: LeaseState::Held,
         };
         Life {
@@ -194,6 +225,30 @@ impl Life {
         changes
     }
 
+    /// Adds the tag to the list when the lease is at risk, or has ended. Returns `false` if it has a list already.
+    #[cfg(feature = "capi")]
+    pub(crate) fn list_changes(&self, completions: &Completions, tag: u64) -> bool {
+        let mut facts = self.facts.lock();
+        self.notify(&mut facts);
+        if facts.listed.is_some() {
+            return false;
+        }
+        let completions = completions.clone();
+        let mut listed = ListedChanges { completions, tag, at_risk: None, ended: None };
+        listed.report(facts.reported);
+        facts.listed = Some(listed);
+        true
+    }
+
+    /// Takes the tag out of the list, which gets no more of this lease.
+    #[cfg(feature = "capi")]
+    pub(crate) fn stop_listing(&self) {
+        let listed = self.facts.lock().listed.take();
+        if let Some(ListedChanges { completions, at_risk, ended, .. }) = listed {
+            at_risk.into_iter().chain(ended).for_each(|number| completions.remove(number));
+        }
+    }
+
     /// Notifies the listeners of a change by the clock. Returns when the clock will change the state next; `None` if it
     /// will not, or if nobody listens. If there are event sinks, they listen to a lease that is kept alive.
     pub(crate) fn notice(&self, has_sinks: bool) -> Option<Moment> {
@@ -203,7 +258,7 @@ impl Life {
         self.tell_at(&mut facts, now);
         let at_risk = facts.at_risk(ends);
         let next = if now < at_risk { at_risk } else { ends };
-        let is_heard = !facts.listeners.is_empty() || (has_sinks && facts.kept.is_some());
+        let is_heard = facts.has_listeners() || (has_sinks && facts.kept.is_some());
         (now < next && is_heard).then_some(next)
     }
 
@@ -230,6 +285,10 @@ impl Life {
         Ok(cell.get_or_init(|| timerfd).as_fd())
     }
 
+    pub(crate) fn has_listeners(&self) -> bool {
+        self.facts.lock().has_listeners()
+    }
+
     fn notify(&self, facts: &mut Facts) {
         self.tell_at(facts, Moment::now());
     }
@@ -249,11 +308,23 @@ impl Life {
             facts
                 .listeners
                 .retain(|listener| !matches!(listener.try_send(()), Err(TrySendError::Disconnected(()))));
+            #[cfg(feature = "capi")]
+            if let Some(listed) = &mut facts.listed {
+                listed.report(state);
+            }
         }
     }
 }
 
 impl Facts {
+    fn has_listeners(&self) -> bool {
+        #[cfg(feature = "capi")]
+        if self.listed.is_some() {
+            return true;
+        }
+        !self.listeners.is_empty()
+    }
+
     fn state(&self, ends: Moment, now: Moment) -> LeaseState {
         if now < ends {
             return match self.kept {

@@ -1,14 +1,22 @@
-//! A list of pending operations that have finished, with one descriptor for all of them.
+//! A list of pending operations that have finished, and of leases that are at risk or have ended, with one descriptor for all
+//! of them.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, OnceLock};
+#[cfg(feature = "capi")]
+use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::names::lease_state::LostReason;
 use crate::runtime::process::process_mark::ProcessMark;
+#[cfg(feature = "capi")]
+use crate::runtime::sync::Condvar;
 use crate::runtime::sync::Mutex;
 use crate::runtime::time::Moment;
+#[cfg(feature = "capi")]
+use crate::runtime::time::{Deadline, LONGEST_PARK};
 use crate::runtime::timerfd::Timerfd;
 
 /// A list of the pendings that have finished, for programs with many of them: one descriptor serves any number of
@@ -26,21 +34,50 @@ struct CompletionsShared {
     state: Mutex<CompletionsState>,
     /// Created by the first call of `fd`, under `state`. Readable while the list is not empty.
     timerfd: OnceLock<Timerfd>,
+    /// Wakes those that wait for an entry.
+    #[cfg(feature = "capi")]
+    more: Condvar,
     /// The process that made the list, see [`ProcessMark`].
     process: ProcessMark,
 }
 
 #[derive(Default)]
 struct CompletionsState {
-    tags: BTreeMap<u64, u64>,
+    entries: BTreeMap<u64, Completion>,
     drawn: u64,
+    /// Whether nobody may wait any more.
+    #[cfg(feature = "capi")]
+    is_closed: bool,
+}
+
+/// One thing that has happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Completion {
+    pub(crate) tag: u64,
+    pub(crate) kind: CompletionKind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(not(feature = "capi"), allow(dead_code, reason = "leases notify only callers in C"))]
+pub(crate) enum CompletionKind {
+    /// A pending has finished.
+    Finished,
+    /// A lease is at risk.
+    AtRisk,
+    /// A lease is not valid any more. `None`: it was released.
+    Ended(Option<LostReason>),
 }
 
 impl Completions {
     /// Makes an empty list.
     pub fn new() -> Completions {
-        let (state, timerfd) = (Mutex::default(), OnceLock::new());
-        let shared = CompletionsShared { state, timerfd, process: ProcessMark::current() };
+        let shared = CompletionsShared {
+            state: Mutex::default(),
+            timerfd: OnceLock::new(),
+            #[cfg(feature = "capi")]
+            more: Condvar::new(),
+            process: ProcessMark::current(),
+        };
         Completions { shared: Arc::new(shared) }
     }
 
@@ -58,7 +95,7 @@ impl Completions {
             return Ok(timerfd.as_fd());
         }
         let state = shared.state.lock();
-        let when = if state.tags.is_empty() { Moment::NEVER } else { Moment::OVER };
+        let when = if state.entries.is_empty() { Moment::NEVER } else { Moment::OVER };
         let timerfd = Timerfd::at(when).map_err(|error| Error::Internal {
             what: "no descriptor for a list of completions".into(),
             source: Some(error.into()),
@@ -69,33 +106,78 @@ impl Completions {
     /// Takes the tag of the pending that finished first out of the list. `None` if the list is empty.
     #[allow(clippy::should_implement_trait, reason = "an empty list may fill again, so it is no iterator")]
     pub fn next(&self) -> Option<u64> {
-        self.not_forked().ok()?;
-        let mut state = self.shared.state.lock();
-        let tag = state.tags.pop_first().map(|(_, tag)| tag);
-        if state.tags.is_empty() {
-            self.set(Moment::NEVER);
-        }
-        tag
+        self.next_completion().map(|completion| completion.tag)
     }
 
-    /// Adds a tag. Returns its number for [`remove`](Completions::remove).
-    pub(crate) fn push(&self, tag: u64) -> u64 {
+    /// Like [`next`](Completions::next), with what has happened.
+    pub(crate) fn next_completion(&self) -> Option<Completion> {
+        self.not_forked().ok()?;
+        let mut state = self.shared.state.lock();
+        self.pop(&mut state)
+    }
+
+    fn pop(&self, state: &mut CompletionsState) -> Option<Completion> {
+        let first = state.entries.pop_first().map(|(_, first)| first);
+        if state.entries.is_empty() {
+            self.set(Moment::NEVER);
+        }
+        first
+    }
+
+    /// Waits for the first entry and takes it out of the list. Returns `None` after this time, and never for `None`.
+    ///
+    /// # Errors
+    /// CLOSED if the list is closed; FORKED.
+    #[cfg(feature = "capi")]
+    pub(crate) fn wait(&self, limit: Option<Duration>) -> Result<Option<Completion>> {
+        self.not_forked()?;
+        let by = Deadline::after(limit.unwrap_or(Duration::MAX));
+        let mut state = self.shared.state.lock();
+        loop {
+            if state.is_closed {
+                return Err(Error::Closed);
+            }
+            let (found, left) = (self.pop(&mut state), by.remaining());
+            if found.is_some() || left.is_zero() {
+                return Ok(found);
+            }
+            self.shared.more.wait_for(&mut state, left.min(LONGEST_PARK));
+        }
+    }
+
+    /// Ends the waits for the list.
+    #[cfg(feature = "capi")]
+    pub(crate) fn close(&self) {
+        self.shared.state.lock().is_closed = true;
+        self.shared.more.notify_all();
+    }
+
+    /// Adds an entry. Returns its number for [`remove`](Completions::remove).
+    pub(crate) fn push(&self, tag: u64, kind: CompletionKind) -> u64 {
         let mut state = self.shared.state.lock();
         state.drawn += 1;
         let number = state.drawn;
-        state.tags.insert(number, tag);
-        if state.tags.len() == 1 {
+        state.entries.insert(number, Completion { tag, kind });
+        if state.entries.len() == 1 {
             self.set(Moment::OVER);
         }
+        #[cfg(feature = "capi")]
+        self.shared.more.notify_one();
         number
     }
 
-    /// Takes a tag out of the list, if it is still there.
+    /// Takes an entry out of the list, if it is still there.
     pub(crate) fn remove(&self, number: u64) {
         let mut state = self.shared.state.lock();
-        if state.tags.remove(&number).is_some() && state.tags.is_empty() {
+        if state.entries.remove(&number).is_some() && state.entries.is_empty() {
             self.set(Moment::NEVER);
         }
+    }
+
+    /// Returns whether nobody has taken the entry out of the list.
+    #[cfg(feature = "capi")]
+    pub(crate) fn has(&self, number: u64) -> bool {
+        self.shared.state.lock().entries.contains_key(&number)
     }
 
     pub(crate) fn not_forked(&self) -> Result<()> {
@@ -140,16 +222,33 @@ mod tests {
     #[cfg_attr(miri, ignore = "no timers there")]
     fn the_descriptor_is_readable_while_a_tag_is_in_the_list() {
         let completions = Completions::new();
-        completions.push(7);
+        completions.push(7, CompletionKind::Finished);
         assert!(is_readable(&completions), "created after the first tag");
-        let second = completions.push(8);
-        completions.push(9);
+        let second = completions.push(8, CompletionKind::Finished);
+        completions.push(9, CompletionKind::Finished);
         completions.remove(second);
         assert_eq!([completions.next(), completions.next(), completions.next()], [Some(7), Some(9), None]);
         assert!(!is_readable(&completions), "empty");
-        let last = completions.push(1);
+        let last = completions.push(1, CompletionKind::Finished);
         assert!(is_readable(&completions), "filled again");
         completions.remove(last);
         assert!(!is_readable(&completions), "its last tag was removed");
+    }
+
+    #[test]
+    #[cfg(feature = "capi")]
+    fn a_wait_ends_with_an_entry_with_its_time_or_with_the_list() {
+        let completions = Completions::new();
+        assert_eq!(completions.wait(Some(Duration::ZERO)).unwrap(), None);
+        assert_eq!(completions.wait(Some(Duration::from_millis(1))).unwrap(), None);
+        let lost = CompletionKind::Ended(Some(LostReason::Expired));
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| completions.wait(None));
+            completions.push(7, lost);
+            assert_eq!(waiter.join().unwrap().unwrap(), Some(Completion { tag: 7, kind: lost }));
+            let waiter = scope.spawn(|| completions.wait(None));
+            completions.close();
+            assert_eq!(waiter.join().unwrap().unwrap_err().code(), crate::Code::Closed);
+        });
     }
 }

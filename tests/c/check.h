@@ -34,6 +34,15 @@
 
 #define OK(call) EXPECT(DLM_OK, call)
 
+/* Options of an acquisition. */
+#define HOW(ttl_, wait_) HOW_WITH(ttl_, wait_, 0, NULL)
+#define HOW_WITH(ttl_, wait_, max_hold_, cancel_)                                                   \
+    (&(const struct dlm_acquire_options){.size = sizeof(struct dlm_acquire_options),               \
+                                         .ttl_ms = (ttl_),                                         \
+                                         .wait_ms = (wait_),                                       \
+                                         .max_hold_ms = (max_hold_),                               \
+                                         .cancel = (cancel_)})
+
 static inline void sleep_us(long us)
 {
     struct timespec time = {0, 0};

@@ -81,22 +81,22 @@ int main(int argc, char **argv)
             CHECK(atexit(give_back) == 0);
         open_all(argv[1]);
         if (strcmp(argv[2], "handler") != 0) {
-            OK(dlm_lock_acquire_within(lock, 60000, 60000, NULL, &lease, &error));
+            OK(dlm_lock_acquire(lock, HOW(60000, 60000), &lease, &error));
             OK(dlm_lease_keep(lease, DLM_FOREVER, &error));
             start_waiting();
             return 0;
         }
-        OK(dlm_lock_acquire_within(lock, 60000, 0, NULL, &lease, &error));
+        OK(dlm_lock_acquire(lock, HOW(60000, 0), &lease, &error));
         OK(dlm_lease_keep(lease, DLM_FOREVER, &error));
         /* An acquisition that waits when the program ends. */
-        OK(dlm_lock_acquire_start(lock, DLM_DEFAULT, DLM_FOREVER, 0, NULL, &pending, &error));
+        OK(dlm_lock_acquire_start(lock, HOW(DLM_DEFAULT, DLM_FOREVER), &pending, &error));
         start_waiting();
         exit(0);
     }
     ends(argv[0], argv[1], "handler");
     /* The handler has released the lock. */
     open_all(argv[1]);
-    OK(dlm_lock_try_acquire(lock, 600000, &lease, &error));
+    OK(dlm_lock_try_acquire(lock, HOW(600000, 0), &lease, &error));
     give_back();
     ends(argv[0], argv[1], "open");
     return 0;

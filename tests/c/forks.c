@@ -47,7 +47,9 @@ static void child(const char *uri)
     struct pollfd polled = {0};
     struct dlm_error *inherited;
     struct dlm_stats stats;
+    struct dlm_completion completion;
     uint64_t id = 1;
+    bool found;
     int fd;
 
     alarm(300);
@@ -58,9 +60,9 @@ static void child(const char *uri)
     EXPECT(DLM_FORKED, dlm_lease_release(lease, NULL, &error));
     EXPECT(DLM_FORKED, dlm_lease_lost_fd(lease, &fd, &error));
     CHECK(fd == -1 && dlm_lease_fence(lease) == 0 && dlm_lease_remaining_ms(lease) == 0);
-    EXPECT(DLM_FORKED, dlm_lock_try_acquire(lock, DLM_DEFAULT, &own_lease, &error));
+    EXPECT(DLM_FORKED, dlm_lock_try_acquire(lock, NULL, &own_lease, &error));
     EXPECT(DLM_FORKED, dlm_lock_acquire(lock, NULL, &own_lease, &error));
-    EXPECT(DLM_FORKED, dlm_manager_reach(manager, DLM_DEFAULT, &error));
+    EXPECT(DLM_FORKED, dlm_manager_reach(manager, DLM_FOREVER, &error));
     EXPECT(DLM_FORKED, dlm_manager_initialize(manager, &error));
     EXPECT(DLM_FORKED, dlm_manager_lock(manager, "a", DLM_LEVEL_DC, &none, &error));
     EXPECT(DLM_FORKED, dlm_manager_stats(manager, &stats, sizeof stats, &error));
@@ -69,14 +71,15 @@ static void child(const char *uri)
     EXPECT(DLM_FORKED, dlm_manager_open("memory:", options, &own, &error));
     EXPECT(DLM_FORKED, dlm_cancel_trigger(cancel, &error));
     EXPECT(DLM_FORKED, dlm_cancel_signal_fd(cancel, &fd, &error));
-    EXPECT(DLM_FORKED, dlm_lock_acquire_start(lock, DLM_DEFAULT, 0, 0, NULL, &none_pending, &error));
+    EXPECT(DLM_FORKED, dlm_lock_acquire_start(lock, HOW(DLM_DEFAULT, 0), &none_pending, &error));
     EXPECT(DLM_FORKED, dlm_pending_take(pending, &own_lease, &error));
     EXPECT(DLM_FORKED, dlm_pending_fd(pending, &fd, &error));
     EXPECT(DLM_FORKED, dlm_pending_cancel(pending, &error));
-    EXPECT(DLM_FORKED, dlm_pending_ask(pending, &error));
     EXPECT(DLM_FORKED, dlm_pending_notify(pending, completions, 1, &error));
     EXPECT(DLM_FORKED, dlm_completions_fd(completions, &fd, &error));
-    CHECK(!dlm_completions_next(completions, &id) && id == 0);
+    CHECK(!dlm_completions_next(completions, &completion, sizeof completion) && completion.kind == 0);
+    EXPECT(DLM_FORKED, dlm_completions_wait(completions, 0, &completion, sizeof completion, &found, &error));
+    EXPECT(DLM_FORKED, dlm_lease_notify(lease, completions, 1, &error));
     id = 1;
     EXPECT(DLM_FORKED, dlm_id_lock_acquire(ids, 1, DLM_FOREVER, &error));
     EXPECT(DLM_FORKED, dlm_id_lock_release(ids, 1, &error));
@@ -99,11 +102,11 @@ static void child(const char *uri)
     /* The child's own handles are new. The parent still holds its lock. */
     OK(dlm_manager_open(uri, NULL, &own, &error));
     OK(dlm_manager_lock(own, "a", DLM_LEVEL_DC, &own_lock, &error));
-    EXPECT(DLM_LOCK_UNAVAILABLE, dlm_lock_try_acquire(own_lock, DLM_DEFAULT, &own_lease, &error));
+    EXPECT(DLM_LOCK_UNAVAILABLE, dlm_lock_try_acquire(own_lock, NULL, &own_lease, &error));
     dlm_lock_free(own_lock);
     OK(dlm_manager_lock(own, "b", DLM_LEVEL_DC, &own_lock, &error));
-    OK(dlm_lock_try_acquire(own_lock, DLM_DEFAULT, &own_lease, &error));
-    OK(dlm_lock_acquire_start(own_lock, DLM_DEFAULT, DLM_FOREVER, 0, NULL, &own_pending, &error));
+    OK(dlm_lock_try_acquire(own_lock, NULL, &own_lease, &error));
+    OK(dlm_lock_acquire_start(own_lock, HOW(DLM_DEFAULT, DLM_FOREVER), &own_pending, &error));
     dlm_lease_free(own_lease);
     OK(dlm_pending_fd(own_pending, &polled.fd, &error));
     polled.events = POLLIN;
@@ -129,7 +132,7 @@ int main(int argc, char **argv)
     OK(dlm_manager_open(uri, NULL, &manager, &error));
     OK(dlm_manager_initialize(manager, &error));
     OK(dlm_manager_lock(manager, "a", DLM_LEVEL_DC, &lock, &error));
-    OK(dlm_lock_try_acquire(lock, 600000, &lease, &error));
+    OK(dlm_lock_try_acquire(lock, HOW(600000, 0), &lease, &error));
     ids = dlm_id_lock_new();
     keys = dlm_key_lock_new();
     options = dlm_options_new();
@@ -137,7 +140,7 @@ int main(int argc, char **argv)
     OK(dlm_cancel_signal_fd(cancel, &fd, &error));
     completions = dlm_completions_new();
     OK(dlm_completions_fd(completions, &fd, &error));
-    OK(dlm_lock_acquire_start(lock, DLM_DEFAULT, DLM_FOREVER, 0, NULL, &pending, &error));
+    OK(dlm_lock_acquire_start(lock, HOW(DLM_DEFAULT, DLM_FOREVER), &pending, &error));
     OK(dlm_id_lock_acquire(ids, 1, 0, &error));
     CHECK(pthread_create(&thread, NULL, be_busy, NULL) == 0);
     for (round = 0; round < ROUNDS; round++) {

@@ -14,14 +14,14 @@ static int readable(int fd, int wait_ms)
     return poll(&polled, 1, wait_ms);
 }
 
-static struct dlm_latch *latch_of(const struct dlm_manager *manager, const char *id, int32_t kind)
+static struct dlm_latch *latch_of(struct dlm_manager *manager, const char *id, int32_t kind)
 {
     struct dlm_latch *latch;
     OK(dlm_manager_latch(manager, id, DLM_LEVEL_DC, kind, 3600000, &latch, &error));
     return latch;
 }
 
-static void counts(const struct dlm_manager *manager)
+static void counts(struct dlm_manager *manager)
 {
     struct dlm_latch *latch = latch_of(manager, "counts", DLM_LATCH_COUNT_DOWN), *other, *none;
     int64_t count;
@@ -60,10 +60,10 @@ static void counts(const struct dlm_manager *manager)
     EXPECT(DLM_INVALID_ARGUMENT, dlm_manager_latch(manager, "", DLM_LEVEL_DC, 1, 1000, &none, &error));
 }
 
-static void names(const struct dlm_manager *manager)
+static void names(struct dlm_manager *manager)
 {
     struct dlm_latch *latch = latch_of(manager, "names", DLM_LATCH_COUNT_DOWN);
-    struct dlm_names *pending;
+    struct dlm_texts *pending;
     const char *const workers[] = {"worker-2", "worker-1"}, *const twice[] = {"a", "a"}, *const hole[] = {"a", NULL};
     bool counted;
 
@@ -71,11 +71,11 @@ static void names(const struct dlm_manager *manager)
     EXPECT(DLM_INVALID_ARGUMENT, dlm_latch_create_for(latch, hole, 2, &error));
     OK(dlm_latch_create_for(latch, workers, 2, &error));
     OK(dlm_latch_pending(latch, &pending, &error));
-    CHECK(dlm_names_count(pending) == 2);
-    CHECK(strcmp(dlm_names_at(pending, 0), "worker-1") == 0);
-    CHECK(strcmp(dlm_names_at(pending, 1), "worker-2") == 0);
-    CHECK(strcmp(dlm_names_at(pending, 2), "") == 0);
-    dlm_names_free(pending);
+    CHECK(dlm_texts_count(pending) == 2);
+    CHECK(strcmp(dlm_texts_at(pending, 0), "worker-1") == 0);
+    CHECK(strcmp(dlm_texts_at(pending, 1), "worker-2") == 0);
+    CHECK(strcmp(dlm_texts_at(pending, 2), "") == 0);
+    dlm_texts_free(pending);
     OK(dlm_latch_count_down_as(latch, "worker-1", &counted, &error));
     CHECK(counted);
     OK(dlm_latch_count_down_as(latch, "worker-1", &counted, &error));
@@ -83,13 +83,13 @@ static void names(const struct dlm_manager *manager)
     EXPECT(DLM_INVALID_ARGUMENT, dlm_latch_count_down_as(latch, "worker-3", &counted, &error));
     EXPECT(DLM_INVALID_ARGUMENT, dlm_latch_count_down(latch, &error));
     OK(dlm_latch_pending(latch, &pending, &error));
-    CHECK(dlm_names_count(pending) == 1);
-    dlm_names_free(pending);
+    CHECK(dlm_texts_count(pending) == 1);
+    dlm_texts_free(pending);
     dlm_latch_free(latch);
 }
 
 struct waiter {
-    const struct dlm_latch *latch;
+    struct dlm_latch *latch;
     struct dlm_cancel *cancel;
     enum dlm_status status;
     bool open;
@@ -102,7 +102,7 @@ static void *wait_for_it(void *argument)
     return NULL;
 }
 
-static void waits(const struct dlm_manager *manager)
+static void waits(struct dlm_manager *manager)
 {
     struct dlm_latch *latch = latch_of(manager, "waits", DLM_LATCH_COUNT_DOWN);
     struct dlm_watch *watch, *missing;

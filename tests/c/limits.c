@@ -111,7 +111,7 @@ static void sizes(const char *directory)
     OK(dlm_lock_acquire(lock, NULL, &lease, &error));
     set_limit(1);
     is_too_large(dlm_lease_renew(lease, DLM_DEFAULT, &error), &error);
-    is_too_large(dlm_lock_try_acquire(free_lock, DLM_DEFAULT, &new_lease, &error), &error);
+    is_too_large(dlm_lock_try_acquire(free_lock, NULL, &new_lease, &error), &error);
     snprintf(new_uri, sizeof new_uri, "%s-new?client=limits&farm=dc1", directory);
     is_too_large(dlm_manager_open(new_uri, NULL, &other, &error), &error);
     CHECK(sigpending(&pending) == 0 && !sigismember(&pending, SIGXFSZ));
@@ -120,7 +120,7 @@ static void sizes(const char *directory)
     OK(dlm_lease_release(lease, NULL, &error));
     OK(dlm_manager_open(new_uri, NULL, &other, &error));
     dlm_manager_free(other);
-    OK(dlm_lock_try_acquire(free_lock, DLM_DEFAULT, &new_lease, &error));
+    OK(dlm_lock_try_acquire(free_lock, NULL, &new_lease, &error));
     OK(dlm_lease_release(new_lease, NULL, &error));
     dlm_lease_free(new_lease);
     dlm_lock_free(free_lock);

@@ -57,12 +57,12 @@ static void refuses_what_is_wrong(const char *uri)
         struct dlm_lease *lease;
         size_t i;
         for (i = 0; i < sizeof ttls / sizeof *ttls; i++)
-            EXPECT(DLM_INVALID_ARGUMENT, dlm_lock_try_acquire(lock, ttls[i], &lease, &error));
-        CHECK(dlm_lock_try_acquire(lock, -3, &lease, &error) == DLM_INVALID_ARGUMENT);
+            EXPECT(DLM_INVALID_ARGUMENT, dlm_lock_try_acquire(lock, HOW(ttls[i], 0), &lease, &error));
+        CHECK(dlm_lock_try_acquire(lock, HOW(-3, 0), &lease, &error) == DLM_INVALID_ARGUMENT);
         CHECK(strstr(dlm_error_message(error), "ttl_ms -3 is not allowed: 1 ms to 365 days") != NULL);
         dlm_error_free(error);
         error = NULL;
-        EXPECT(DLM_INVALID_ARGUMENT, dlm_lock_acquire_within(lock, 1000, -3, NULL, &lease, &error));
+        EXPECT(DLM_INVALID_ARGUMENT, dlm_lock_acquire(lock, HOW(1000, -3), &lease, &error));
         CHECK(lease == NULL);
     }
     dlm_lock_free(lock);
@@ -70,7 +70,7 @@ static void refuses_what_is_wrong(const char *uri)
 }
 
 /* Asks who waits for a lock. `hears` says that its holder hears notices. */
-static void who_waits(const struct dlm_lock *lock, bool hears)
+static void who_waits(struct dlm_lock *lock, bool hears)
 {
     struct dlm_lease *held;
     struct dlm_pending *pending;
@@ -82,8 +82,8 @@ static void who_waits(const struct dlm_lock *lock, bool hears)
     OK(dlm_lock_waiting(lock, &known, &threads, &processes, &longest, &error));
     CHECK(!known && threads == 0 && processes == 0 && longest == 0);
     EXPECT(DLM_INVALID_ARGUMENT, dlm_lock_waiting(lock, &known, &threads, NULL, &longest, &error));
-    OK(dlm_lock_try_acquire(lock, 600000, &held, &error));
-    OK(dlm_lock_acquire_start(lock, 600000, DLM_FOREVER, 0, NULL, &pending, &error));
+    OK(dlm_lock_try_acquire(lock, HOW(600000, 0), &held, &error));
+    OK(dlm_lock_acquire_start(lock, HOW(600000, DLM_FOREVER), &pending, &error));
     /* An answer may come late on a busy machine. */
     for (tries = 0; hears && !(known && threads == 1); tries++) {
         CHECK(tries < 3000);
@@ -99,11 +99,11 @@ static void holds_renews_and_releases(const char *uri)
 {
     struct dlm_manager *manager = opened(uri, "tour"), *other = opened(uri, "tour");
     struct dlm_lock *lock, *same, *another;
-    struct dlm_lease *lease, *second;
+    struct dlm_lease *lease, *second, *given;
     struct dlm_stats stats;
-    struct dlm_names *text;
+    struct dlm_texts *text;
     struct dlm_inspection seen;
-    char token[DLM_TOKEN_SIZE];
+    const char *token, *none;
     uint64_t fence, guarded;
     bool freed;
     int64_t left;
@@ -112,7 +112,7 @@ static void holds_renews_and_releases(const char *uri)
     /* Two managers do not share a memory store, so that store is tested with one manager. */
     OK(dlm_manager_lock(strcmp(uri, "memory:") ? other : manager, "order-42", DLM_LEVEL_DC, &same, &error));
 
-    OK(dlm_lock_try_acquire(lock, 600000, &lease, &error));
+    OK(dlm_lock_try_acquire(lock, HOW(600000, 0), &lease, &error));
     OK(dlm_lease_check(lease, &error));
     left = dlm_lease_remaining_ms(lease);
     CHECK(left > 0 && left <= 600000);
@@ -127,23 +127,23 @@ static void holds_renews_and_releases(const char *uri)
     CHECK(stats.notices_sent == 0 && stats.notices_unsent == 0 && stats.notices_ignored == 0 && stats.early_asks == 0);
 
     OK(dlm_manager_metrics_text(manager, &text, &error));
-    CHECK(dlm_names_count(text) == 1);
-    CHECK(strstr(dlm_names_at(text, 0), "\ndlm_leases_held{class=\"order\"} 1\n") != NULL);
-    dlm_names_free(text);
+    CHECK(dlm_texts_count(text) == 1);
+    CHECK(strstr(dlm_texts_at(text, 0), "\ndlm_leases_held{class=\"order\"} 1\n") != NULL);
+    dlm_texts_free(text);
 
-    EXPECT(DLM_LOCK_UNAVAILABLE, dlm_lock_try_acquire(same, DLM_DEFAULT, &second, &error));
-    EXPECT(DLM_LOCK_UNAVAILABLE, dlm_lock_acquire_within(same, DLM_DEFAULT, 30, NULL, &second, &error));
+    EXPECT(DLM_LOCK_UNAVAILABLE, dlm_lock_try_acquire(same, NULL, &second, &error));
+    EXPECT(DLM_LOCK_UNAVAILABLE, dlm_lock_acquire(same, HOW(DLM_DEFAULT, 30), &second, &error));
     CHECK(second == NULL);
-    CHECK(dlm_lock_try_acquire(same, DLM_DEFAULT, &second, &error) == DLM_LOCK_UNAVAILABLE);
+    CHECK(dlm_lock_try_acquire(same, NULL, &second, &error) == DLM_LOCK_UNAVAILABLE);
     CHECK(dlm_error_is_retryable(error) && strstr(dlm_error_message(error), "order-42"));
     dlm_error_free(error);
     error = NULL;
 
     OK(dlm_lock_inspect(same, &seen, sizeof seen, &error));
-    CHECK(seen.is_held == 1 && seen.fence == fence && seen.pid == getpid() && strcmp(seen.purpose, "tour") == 0);
+    CHECK(seen.is_held && seen.fence == fence && seen.pid == getpid() && strcmp(seen.purpose, "tour") == 0);
     CHECK(seen.left_ms > 0 && seen.start_ms > 0 && seen.host[0] != '\0');
     EXPECT(DLM_INVALID_ARGUMENT, dlm_lock_inspect(same, &seen, sizeof seen - 1, &error));
-    CHECK(seen.is_held == 0 && seen.host[0] == '\0');
+    CHECK(!seen.is_held && seen.host[0] == '\0');
 
     /* The list has this lock once, and its holder is broken only if it is the one that was seen. */
     {
@@ -152,26 +152,27 @@ static void holds_renews_and_releases(const char *uri)
         struct dlm_lease *held;
         struct dlm_seen *what;
         struct dlm_history *history;
+        struct dlm_history_entry entry;
         bool broken = true, recorded = false;
         uint64_t higher = 1;
-        OK(dlm_manager_list(manager, "DC#", 1, NULL, &list, &error));
+        OK(dlm_manager_list(manager, "DC#", true, NULL, &list, &error));
         CHECK(dlm_lock_list_count(list) == 1 && dlm_lock_list_is_named(list, 0));
         CHECK(strstr(dlm_lock_list_key(list, 0), "#order-42") && !dlm_lock_list_next(list)[0]);
         CHECK(!dlm_lock_list_key(list, 1)[0]);
         OK(dlm_lock_list_inspection(list, 0, &seen, sizeof seen, &error));
-        CHECK(seen.is_held == 1 && seen.pid == getpid());
+        CHECK(seen.is_held && seen.pid == getpid());
         EXPECT(DLM_INVALID_ARGUMENT, dlm_lock_list_inspection(list, 1, &seen, sizeof seen, &error));
         OK(dlm_manager_lock_named(manager, dlm_lock_list_key(list, 0), &named, &error));
         OK(dlm_lock_inspect(named, &seen, sizeof seen, &error));
-        CHECK(seen.is_held == 1);
+        CHECK(seen.is_held);
         dlm_lock_free(named);
         dlm_lock_list_free(list);
 
         OK(dlm_manager_lock(manager, "hung", DLM_LEVEL_XDC, &hung, &error));
-        OK(dlm_lock_try_acquire(hung, 600000, &held, &error));
+        OK(dlm_lock_try_acquire(hung, HOW(600000, 0), &held, &error));
         OK(dlm_lock_see(hung, &what, &error));
         OK(dlm_seen_inspection(what, &seen, sizeof seen, &error));
-        CHECK(seen.is_held == 1);
+        CHECK(seen.is_held);
         OK(dlm_seen_break(what, "it hangs", &broken, &higher, &recorded, &error));
         CHECK(broken && recorded && higher > dlm_lease_fence(held));
         OK(dlm_seen_break(what, "it hangs", &broken, &higher, &recorded, &error));
@@ -182,9 +183,12 @@ static void holds_renews_and_releases(const char *uri)
         dlm_error_free(error);
         error = NULL;
         OK(dlm_lock_history(hung, 0, 10, &history, &error));
-        CHECK(dlm_history_count(history) == 3 && dlm_history_at_ms(history, 0) > 0 && dlm_history_at_ms(history, 3) == -1);
-        CHECK(strcmp(dlm_history_text(history, 0), "it hangs") == 0 && dlm_history_by(history, 0)[0]);
-        CHECK(dlm_history_kind(history, 0)[0] && !dlm_history_kind(history, 3)[0] && dlm_history_took_ms(history, 0) == -1);
+        CHECK(dlm_history_count(history) == 3 && dlm_history_at(history, 0, &entry, sizeof entry));
+        CHECK(entry.at_ms > 0 && entry.took_ms == -1 && entry.kind[0] && entry.by[0]);
+        CHECK(strcmp(entry.text, "it hangs") == 0 && entry.victim != NULL);
+        CHECK(!dlm_history_at(history, 3, &entry, sizeof entry) && entry.kind == NULL && entry.at_ms == 0);
+        CHECK(!dlm_history_at(history, 0, &entry, sizeof entry - 1) && !dlm_history_at(history, 0, &entry, 0));
+        CHECK(!dlm_history_at(NULL, 0, &entry, sizeof entry) && dlm_history_at(history, 0, NULL, 0));
         dlm_history_free(history);
         dlm_seen_free(what);
         dlm_lease_free(held);
@@ -197,15 +201,17 @@ static void holds_renews_and_releases(const char *uri)
     OK(dlm_lease_renew(lease, DLM_DEFAULT, &error));
     EXPECT(DLM_INVALID_ARGUMENT, dlm_lease_renew(lease, 0, &error));
     /* The lease goes to another manager, as to another process. */
-    EXPECT(DLM_INVALID_ARGUMENT, dlm_lease_into_token(lease, token, 99, &error));
-    OK(dlm_lease_into_token(lease, token, sizeof token, &error));
+    OK(dlm_lease_into_token(lease, &token, &error));
+    EXPECT(DLM_LEASE_LOST, dlm_lease_into_token(lease, &none, &error));
+    CHECK(none == NULL);
     EXPECT(DLM_LEASE_LOST, dlm_lease_check(lease, &error));
-    EXPECT(DLM_LOCK_UNAVAILABLE, dlm_lock_try_acquire(lock, DLM_DEFAULT, &second, &error));
-    dlm_lease_free(lease);
+    EXPECT(DLM_LOCK_UNAVAILABLE, dlm_lock_try_acquire(lock, NULL, &second, &error));
+    given = lease;
     OK(dlm_manager_lock(manager, "order-43", DLM_LEVEL_DC, &another, &error));
     EXPECT(DLM_INVALID_ARGUMENT, dlm_lock_adopt(another, token, &lease, &error));
     dlm_lock_free(another);
     OK(dlm_lock_adopt(same, token, &lease, &error));
+    dlm_lease_free(given);
     CHECK(dlm_lease_fence(lease) == fence);
     OK(dlm_lease_check(lease, &error));
     OK(dlm_lease_renew(lease, DLM_DEFAULT, &error));
@@ -218,10 +224,10 @@ static void holds_renews_and_releases(const char *uri)
     CHECK(guarded == 0);
     EXPECT(DLM_INVALID_ARGUMENT, dlm_lease_guard(lease, NULL, &error));
     EXPECT(DLM_LEASE_LOST, dlm_lease_renew(lease, DLM_DEFAULT, &error));
-    EXPECT(DLM_LEASE_LOST, dlm_lease_into_token(lease, token, sizeof token, &error));
-    CHECK(token[0] == '\0' && dlm_lease_remaining_ms(lease) == 0);
+    EXPECT(DLM_LEASE_LOST, dlm_lease_into_token(lease, &none, &error));
+    CHECK(none == NULL && dlm_lease_remaining_ms(lease) == 0);
     OK(dlm_lock_inspect(same, &seen, sizeof seen, &error));
-    CHECK(seen.is_held == 0 && seen.pid == -1 && seen.left_ms == -1);
+    CHECK(!seen.is_held && seen.pid == -1 && seen.left_ms == -1);
     /* The embedded store does not keep the number of a free lock. */
     CHECK(seen.fence == fence || seen.fence == 0);
 
@@ -234,7 +240,7 @@ static void holds_renews_and_releases(const char *uri)
     OK(dlm_lease_check(second, &error));
     dlm_lease_free(second);
     dlm_lease_free(lease);
-    OK(dlm_lock_try_acquire(lock, DLM_DEFAULT, &lease, &error));
+    OK(dlm_lock_try_acquire(lock, NULL, &lease, &error));
     dlm_lock_free(lock);
     dlm_lease_free(lease);
 }
@@ -250,7 +256,7 @@ static void tells_what_is_stale(const char *uri)
     bool freed;
 
     OK(dlm_manager_lock(manager, "a", DLM_LEVEL_DC, &lock, &error));
-    OK(dlm_lock_try_acquire(lock, DLM_DEFAULT, &lease, &error));
+    OK(dlm_lock_try_acquire(lock, NULL, &lease, &error));
     dlm_lease_free(lease);
     EXPECT(DLM_CLOSED, dlm_lease_check(lease, &error));
     EXPECT(DLM_CLOSED, dlm_lease_release(lease, NULL, &error));
@@ -265,9 +271,9 @@ static void tells_what_is_stale(const char *uri)
 
     dlm_cancel_free(cancel);
     EXPECT(DLM_CLOSED, dlm_cancel_trigger(cancel, &error));
-    EXPECT(DLM_CLOSED, dlm_lock_acquire(lock, cancel, &lease, &error));
+    EXPECT(DLM_CLOSED, dlm_lock_acquire(lock, HOW_WITH(DLM_DEFAULT, DLM_DEFAULT, 0, cancel), &lease, &error));
 
-    OK(dlm_lock_try_acquire(lock, DLM_DEFAULT, &lease, &error));
+    OK(dlm_lock_try_acquire(lock, NULL, &lease, &error));
     OK(dlm_manager_close(manager, &error));
     OK(dlm_manager_close(manager, &error));
     EXPECT(DLM_LEASE_LOST, dlm_lease_check(lease, &error));
@@ -279,7 +285,7 @@ static void tells_what_is_stale(const char *uri)
     CHECK(!freed);
     EXPECT(DLM_CLOSED, dlm_lease_renew(lease, DLM_DEFAULT, &error));
     dlm_lease_free(lease);
-    EXPECT(DLM_CLOSED, dlm_lock_try_acquire(lock, DLM_DEFAULT, &lease, &error));
+    EXPECT(DLM_CLOSED, dlm_lock_try_acquire(lock, NULL, &lease, &error));
     dlm_lock_free(lock);
     dlm_manager_free(manager);
     CHECK(dlm_manager_close(manager, &kept) == DLM_CLOSED);
@@ -298,7 +304,7 @@ static void *wait_for_it(void *argument)
 {
     struct waiter *waiter = argument;
     struct dlm_lease *lease;
-    waiter->status = dlm_lock_acquire_within(waiter->lock, DLM_DEFAULT, DLM_FOREVER, waiter->cancel, &lease, NULL);
+    waiter->status = dlm_lock_acquire(waiter->lock, HOW_WITH(DLM_DEFAULT, DLM_FOREVER, 0, waiter->cancel), &lease, NULL);
     dlm_lease_free(lease);
     return NULL;
 }
@@ -327,7 +333,7 @@ static void ends_waits(const char *uri)
     closed.lock = lock;
     OK(dlm_manager_lock(manager, "a", DLM_LEVEL_DC, &orphan.lock, &error));
     cancelled.cancel = dlm_cancel_new();
-    OK(dlm_lock_try_acquire(lock, DLM_DEFAULT, &lease, &error));
+    OK(dlm_lock_try_acquire(lock, NULL, &lease, &error));
     CHECK(pthread_create(&threads[0], NULL, wait_for_it, &cancelled) == 0);
     CHECK(pthread_create(&threads[1], NULL, wait_for_it, &closed) == 0);
     CHECK(pthread_create(&threads[2], NULL, wait_for_it, &orphan) == 0);
@@ -349,18 +355,23 @@ static void ends_waits(const char *uri)
     dlm_manager_free(manager);
 }
 
-static void writes_as_many_numbers_as_asked(const char *uri)
+/* A program that is older than the library, a newer one, and invalid sizes. */
+static void writes_structs_of_the_size_that_the_program_has(const char *uri)
 {
     struct dlm_manager *manager = opened(uri, "numbers");
-    uint64_t numbers[8], wanted[8];
-    memset(numbers, 0xee, sizeof numbers);
+    struct dlm_lock *lock;
+    uint64_t numbers[16], wanted[16];
+    struct {
+        struct dlm_inspection known;
+        uint64_t newer;
+    } grown;
+    bool changed;
+
     memset(wanted, 0xee, sizeof wanted);
-    /* Sizes of a program that is older than the library, of a newer one, and invalid sizes. */
-    OK(dlm_manager_stats(manager, (struct dlm_stats *)numbers, 8, &error));
-    CHECK(numbers[0] == 0 && numbers[1] != 0);
-    OK(dlm_manager_stats(manager, (struct dlm_stats *)numbers, 56, &error));
-    CHECK(numbers[6] == 0 && numbers[7] != 0);
-    /* 12 bytes are not a whole number of fields. All of them are written, and nothing after them. */
+    memset(numbers, 0xee, sizeof numbers);
+    OK(dlm_manager_stats(manager, (struct dlm_stats *)numbers, sizeof(struct dlm_stats) + 16, &error));
+    CHECK(numbers[0] == 0 && numbers[11] == 0 && numbers[12] == wanted[0]);
+    /* No version is so small. The bytes that the program has are written, and nothing after them. */
     memset(numbers, 0xee, sizeof numbers);
     EXPECT(DLM_INVALID_ARGUMENT, dlm_manager_stats(manager, (struct dlm_stats *)numbers, 12, &error));
     memset(wanted, 0, 12);
@@ -368,13 +379,115 @@ static void writes_as_many_numbers_as_asked(const char *uri)
     /* No object has this size. Only the fields of the first version are written. */
     memset(numbers, 0xee, sizeof numbers);
     EXPECT(DLM_INVALID_ARGUMENT, dlm_manager_stats(manager, (struct dlm_stats *)numbers, SIZE_MAX, &error));
-    CHECK(numbers[0] == 0 && numbers[1] == 0 && numbers[2] != 0);
+    CHECK(numbers[0] == 0 && numbers[9] == 0 && numbers[10] != 0);
     memset(numbers, 0xee, sizeof numbers);
     EXPECT(DLM_INVALID_ARGUMENT, dlm_manager_stats(manager, (struct dlm_stats *)numbers, 0, &error));
     CHECK(numbers[0] != 0);
+
+    /* What a call reads and writes. */
+    OK(dlm_manager_lock(manager, "a", DLM_LEVEL_XDC, &lock, &error));
+    memset(&grown, 0, sizeof grown);
+    OK(dlm_lock_observe(lock, 0, NULL, &grown.known, sizeof grown, &changed, &error));
+    grown.newer = 1;
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_lock_observe(lock, 0, NULL, &grown.known, sizeof grown, &changed, &error));
+    grown.newer = 0;
+    memset(&grown, 2, 1); /* is_held */
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_lock_observe(lock, 0, NULL, &grown.known, sizeof grown, &changed, &error));
+    dlm_lock_free(lock);
     dlm_manager_free(manager);
-    EXPECT(DLM_CLOSED, dlm_manager_stats(manager, (struct dlm_stats *)numbers, 24, &error));
-    CHECK(numbers[0] == 0 && numbers[1] == 0 && numbers[2] == 0 && numbers[3] != 0);
+    EXPECT(DLM_CLOSED, dlm_manager_stats(manager, (struct dlm_stats *)numbers, sizeof(struct dlm_stats), &error));
+    CHECK(numbers[0] == 0 && numbers[9] == 0);
+}
+
+static void refused_options(struct dlm_lock *lock, const struct dlm_acquire_options *how)
+{
+    struct dlm_lease *lease;
+    struct dlm_pending *pending;
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_lock_acquire(lock, how, &lease, &error));
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_lock_try_acquire(lock, how, &lease, &error));
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_lock_campaign(lock, how, &lease, &error));
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_lock_acquire_start(lock, how, &pending, &error));
+}
+
+/* The options of a program that is as old as the library, newer, or wrong. */
+static void takes_options_by_their_size(const char *uri)
+{
+    const struct dlm_acquire_options by_default = DLM_ACQUIRE_OPTIONS;
+    struct dlm_manager *manager = opened(uri, "options");
+    struct dlm_lock *lock;
+    struct dlm_lease *lease;
+    struct {
+        struct dlm_acquire_options known;
+        uint64_t newer[2];
+    } grown = {by_default, {0, 0}};
+    struct dlm_acquire_options how;
+    size_t i;
+
+    OK(dlm_manager_lock(manager, "a", DLM_LEVEL_XDC, &lock, &error));
+    OK(dlm_lock_acquire(lock, &by_default, &lease, &error));
+    dlm_lease_free(lease);
+    OK(dlm_lock_try_acquire(lock, &by_default, &lease, &error));
+    dlm_lease_free(lease);
+    OK(dlm_lock_acquire(lock, NULL, &lease, &error));
+    CHECK(dlm_lease_state(lease) == DLM_STATE_HELD);
+    dlm_lease_free(lease);
+    grown.known.size = sizeof grown;
+    OK(dlm_lock_acquire(lock, &grown.known, &lease, &error));
+    dlm_lease_free(lease);
+    grown.newer[1] = 1;
+    refused_options(lock, &grown.known);
+    {
+        const size_t sizes[] = {0, 1, sizeof how - 1, 4097, SIZE_MAX};
+        for (i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            how = by_default;
+            how.size = sizes[i];
+            refused_options(lock, &how);
+        }
+    }
+    how = by_default;
+    how.mode = 1;
+    refused_options(lock, &how);
+    how = by_default;
+    how.reserved[2] = 1;
+    refused_options(lock, &how);
+    how = by_default;
+    memset((char *)&how + offsetof(struct dlm_acquire_options, dies_with_process), 7, 1);
+    refused_options(lock, &how);
+    how = by_default;
+    how.min_hold_ms = -1;
+    refused_options(lock, &how);
+    how = by_default;
+    how.cancel = (struct dlm_cancel *)(void *)lock;
+    refused_options(lock, &how);
+    /* A call that does not wait has no wait. */
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_lock_try_acquire(lock, HOW(DLM_DEFAULT, 5), &lease, &error));
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_lock_try_acquire(lock, HOW(DLM_DEFAULT, DLM_FOREVER), &lease, &error));
+
+    /* Each field has its effect. */
+    how = by_default;
+    how.ttl_ms = 600000;
+    how.max_hold_ms = DLM_FOREVER;
+    OK(dlm_lock_try_acquire(lock, &how, &lease, &error));
+    CHECK(dlm_lease_ttl_ms(lease) == 600000 && dlm_lease_state(lease) == DLM_STATE_RENEWING);
+    dlm_lease_free(lease);
+    how.max_hold_ms = 0;
+    how.min_hold_ms = 600000;
+    OK(dlm_lock_try_acquire(lock, &how, &lease, &error));
+    OK(dlm_lease_release(lease, NULL, &error));
+    dlm_lease_free(lease);
+    EXPECT(DLM_LOCK_UNAVAILABLE, dlm_lock_try_acquire(lock, NULL, &lease, &error));
+    dlm_lock_free(lock);
+    OK(dlm_manager_lock(manager, "b", DLM_LEVEL_XDC, &lock, &error));
+    how.min_hold_ms = 0;
+    how.dies_with_process = true;
+    if (strncmp(uri, "embedded:", 9) == 0) {
+        OK(dlm_lock_try_acquire(lock, &how, &lease, &error));
+        dlm_lease_free(lease);
+    } else {
+        EXPECT(DLM_INVALID_ARGUMENT, dlm_lock_try_acquire(lock, &how, &lease, &error));
+    }
+    dlm_lock_free(lock);
+    dlm_manager_free(manager);
 }
 
 static void writes_outputs_wherever_they_are(const char *uri)
@@ -398,7 +511,8 @@ int main(int argc, char **argv)
     holds_renews_and_releases(argv[1]);
     tells_what_is_stale(argv[1]);
     ends_waits(argv[1]);
-    writes_as_many_numbers_as_asked(argv[1]);
+    writes_structs_of_the_size_that_the_program_has(argv[1]);
+    takes_options_by_their_size(argv[1]);
     writes_outputs_wherever_they_are(argv[1]);
     CHECK(dlm_handles_open() == 0);
     return 0;

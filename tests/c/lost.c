@@ -31,7 +31,7 @@ static void is_too_short(struct dlm_lock *lock)
     struct dlm_lease *lease;
     int tries = 0;
 
-    while (is_late(dlm_lock_acquire_within(lock, 50, DLM_DEFAULT, NULL, &lease, &error)))
+    while (is_late(dlm_lock_acquire(lock, HOW(50, DLM_DEFAULT), &lease, &error)))
         CHECK(tries++ < 100);
     EXPECT(DLM_INVALID_ARGUMENT, dlm_lease_keep(lease, DLM_FOREVER, &error));
     dlm_lease_free(lease);
@@ -41,7 +41,7 @@ static void is_kept_or_not(struct dlm_lock *lock)
 {
     struct dlm_lease *lease;
 
-    OK(dlm_lock_acquire_within(lock, 600000, DLM_DEFAULT, NULL, &lease, &error));
+    OK(dlm_lock_acquire(lock, HOW(600000, DLM_DEFAULT), &lease, &error));
     CHECK(dlm_lease_state(lease) == DLM_STATE_HELD);
     EXPECT(DLM_INVALID_ARGUMENT, dlm_lease_keep(lease, 0, &error));
     EXPECT(DLM_INVALID_ARGUMENT, dlm_lease_keep(lease, DLM_DEFAULT, &error));
@@ -61,7 +61,7 @@ static bool is_kept_for_a_while(struct dlm_lock *lock, int64_t ttl_ms)
     int lost, risk;
     int32_t reason;
 
-    if (is_late(dlm_lock_acquire_within(lock, ttl_ms, DLM_DEFAULT, NULL, &lease, &error)))
+    if (is_late(dlm_lock_acquire(lock, HOW(ttl_ms, DLM_DEFAULT), &lease, &error)))
         return false;
     OK(dlm_lease_lost_fd(lease, &lost, &error));
     OK(dlm_lease_at_risk_fd(lease, &risk, &error));
@@ -91,21 +91,25 @@ static bool is_released_by_another(struct dlm_lock *lock, int64_t ttl_ms)
     struct dlm_error *why = NULL;
     int lost;
     bool late;
-    char token[DLM_TOKEN_SIZE];
+    const char *token;
+    struct dlm_lease *given;
 
-    if (is_late(dlm_lock_acquire_within(lock, ttl_ms, DLM_DEFAULT, NULL, &lease, &error)))
+    if (is_late(dlm_lock_acquire(lock, HOW(ttl_ms, DLM_DEFAULT), &lease, &error)))
         return false;
-    late = is_late(dlm_lease_into_token(lease, token, sizeof token, &error));
+    late = is_late(dlm_lease_into_token(lease, &token, &error));
     if (!late) {
         CHECK(dlm_lease_state(lease) == DLM_STATE_RELEASED && dlm_lease_lost_reason(lease) == DLM_LOST_NOT);
         CHECK(dlm_lease_check(lease, &why) == DLM_LEASE_LOST && dlm_error_lost_reason(why) == DLM_LOST_NOT);
         dlm_error_free(why);
     }
-    dlm_lease_free(lease);
-    if (late)
+    given = lease;
+    if (late) {
+        dlm_lease_free(given);
         return false;
+    }
     OK(dlm_lock_adopt(lock, token, &lease, &error));
     OK(dlm_lock_adopt(lock, token, &copy, &error));
+    dlm_lease_free(given);
     late = is_late(dlm_lease_keep(lease, DLM_FOREVER, &error)) || is_late(dlm_lease_release(copy, NULL, &error));
     if (!late) {
         OK(dlm_lease_lost_fd(lease, &lost, &error));
@@ -152,7 +156,7 @@ int main(int argc, char **argv)
     OK(dlm_manager_open(uri, NULL, &manager, &error));
     OK(dlm_manager_lock(manager, "a", DLM_LEVEL_DC, &lock, &error));
 
-    for (ttl_ms = 3000; is_late(dlm_lock_acquire_within(lock, ttl_ms, DLM_DEFAULT, NULL, &lease, &error)); ttl_ms *= 4)
+    for (ttl_ms = 3000; is_late(dlm_lock_acquire(lock, HOW(ttl_ms, DLM_DEFAULT), &lease, &error)); ttl_ms *= 4)
         CHECK(ttl_ms < 10000);
     OK(dlm_lease_lost_fd(lease, &fd, &error));
     OK(dlm_lease_lost_fd(lease, &again, &error));
@@ -163,7 +167,7 @@ int main(int argc, char **argv)
     dlm_lease_free(lease);
     CHECK(readable(fd, 0) == 1); /* closed: POLLNVAL */
 
-    OK(dlm_lock_acquire_within(lock, 600000, DLM_DEFAULT, NULL, &lease, &error));
+    OK(dlm_lock_acquire(lock, HOW(600000, DLM_DEFAULT), &lease, &error));
     OK(dlm_lease_lost_fd(lease, &fd, &error));
     CHECK(readable(fd, 0) == 0);
     OK(dlm_lease_renew(lease, 3600000, &error));
@@ -172,13 +176,13 @@ int main(int argc, char **argv)
     CHECK(readable(fd, 60000) == 1);
     dlm_lease_free(lease);
 
-    OK(dlm_lock_acquire_within(lock, 60000, DLM_DEFAULT, NULL, &lease, &error));
+    OK(dlm_lock_acquire(lock, HOW(60000, DLM_DEFAULT), &lease, &error));
     OK(dlm_lease_lost_fd(lease, &fd, &error));
     OK(dlm_lease_release(lease, NULL, &error));
     CHECK(readable(fd, 0) == 1);
     dlm_lease_free(lease);
 
-    OK(dlm_lock_acquire_within(lock, 60000, DLM_DEFAULT, NULL, &lease, &error));
+    OK(dlm_lock_acquire(lock, HOW(60000, DLM_DEFAULT), &lease, &error));
     OK(dlm_lease_lost_fd(lease, &fd, &error));
     OK(dlm_manager_close(manager, &error));
     CHECK(readable(fd, 0) == 1);

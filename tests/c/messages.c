@@ -4,7 +4,7 @@
 
 static struct dlm_error *error;
 
-static enum dlm_status acquire(const struct dlm_manager *manager, const char *id)
+static enum dlm_status acquire(struct dlm_manager *manager, const char *id)
 {
     struct dlm_lock *lock;
     struct dlm_lease *lease;
@@ -18,7 +18,7 @@ static enum dlm_status acquire(const struct dlm_manager *manager, const char *id
     return status;
 }
 
-static enum dlm_status count_down(const struct dlm_manager *manager, const char *id)
+static enum dlm_status count_down(struct dlm_manager *manager, const char *id)
 {
     struct dlm_latch *latch;
     enum dlm_status status =
@@ -46,7 +46,7 @@ int main(void)
         status = dlm_manager_open(uri, NULL, &manager, &error);
         if (status == DLM_OK) {
             if (strcmp(line, "reach") == 0)
-                status = dlm_manager_reach(manager, DLM_DEFAULT, &error);
+                status = dlm_manager_reach(manager, DLM_FOREVER, &error);
             else
                 status = strcmp(line, "acquire") == 0 ? acquire(manager, id) : count_down(manager, id);
             dlm_manager_free(manager);

@@ -62,7 +62,7 @@ int main(int argc, char **argv)
     snprintf(uri, sizeof uri, "%s?client=misaligned&farm=f&ttl=10m&timeout=60s", argv[1]);
     TAKE(manager, manager_out, dlm_manager_open(uri, NULL, manager_out, &error));
     TAKE(lock, lock_out, dlm_manager_lock(manager, "a", DLM_LEVEL_XDC, lock_out, &error));
-    TAKE(lease, lease_out, dlm_lock_try_acquire(lock, DLM_DEFAULT, lease_out, &error));
+    TAKE(lease, lease_out, dlm_lock_try_acquire(lock, NULL, lease_out, &error));
     TAKE(number, number_out, dlm_manager_setting_ms(manager, "ttl", number_out, &error));
     CHECK(number == 600000);
     TAKE(stats, stats_out, dlm_manager_stats(manager, stats_out, sizeof stats, &error));
@@ -79,14 +79,14 @@ int main(int argc, char **argv)
     /* A refused call writes its output and its error too. */
     at = odd();
     lease_out = at;
-    CHECK(dlm_lock_try_acquire(lock, DLM_DEFAULT, lease_out, &error) == DLM_LOCK_UNAVAILABLE);
+    CHECK(dlm_lock_try_acquire(lock, NULL, lease_out, &error) == DLM_LOCK_UNAVAILABLE);
     take(at, &other, sizeof other);
     CHECK(other == NULL);
     dlm_error_free(error);
     error = NULL;
     at = odd();
     error_out = at;
-    CHECK(dlm_lock_try_acquire(lock, DLM_DEFAULT, &other, error_out) == DLM_LOCK_UNAVAILABLE);
+    CHECK(dlm_lock_try_acquire(lock, NULL, &other, error_out) == DLM_LOCK_UNAVAILABLE);
     take(at, &moved, sizeof moved);
     CHECK(dlm_error_status(moved) == DLM_LOCK_UNAVAILABLE);
     dlm_error_free(moved);

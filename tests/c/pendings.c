@@ -2,6 +2,8 @@
 #define _XOPEN_SOURCE 700
 #include "check.h"
 
+#include "../../go/dlm_go.h"
+
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -40,7 +42,7 @@ static bool is_readable(int32_t fd)
 static struct dlm_pending *start(struct dlm_lock *lock, const struct dlm_cancel *cancel)
 {
     struct dlm_pending *pending;
-    OK(dlm_lock_acquire_start(lock, DLM_DEFAULT, DLM_FOREVER, 0, cancel, &pending, &error));
+    OK(dlm_lock_acquire_start(lock, HOW_WITH(DLM_DEFAULT, DLM_FOREVER, 0, cancel), &pending, &error));
     return pending;
 }
 
@@ -73,7 +75,7 @@ static void results(struct dlm_lock *lock)
 
     OK(dlm_pending_take(first, &next, &error));
     CHECK(next == NULL && !is_readable(fd_of(first)));
-    OK(dlm_lock_acquire_start(lock, DLM_DEFAULT, 20, 0, NULL, &brief, &error));
+    OK(dlm_lock_acquire_start(lock, HOW(DLM_DEFAULT, 20), &brief, &error));
     wait_for(fd_of(brief));
     EXPECT(DLM_LOCK_UNAVAILABLE, dlm_pending_take(brief, &next, &error));
     CHECK(next == NULL);
@@ -89,12 +91,12 @@ static void results(struct dlm_lock *lock)
     CHECK(dlm_lease_fence(lease) > 0 && dlm_lease_state(lease) == DLM_STATE_HELD);
     dlm_lease_free(lease);
 
-    OK(dlm_lock_acquire_start(lock, DLM_DEFAULT, DLM_DEFAULT, DLM_FOREVER, NULL, &first, &error));
+    OK(dlm_lock_acquire_start(lock, HOW_WITH(DLM_DEFAULT, DLM_DEFAULT, DLM_FOREVER, NULL), &first, &error));
     lease = lease_of(first);
     CHECK(dlm_lease_state(lease) == DLM_STATE_RENEWING);
     dlm_lease_free(lease);
-    EXPECT(DLM_INVALID_ARGUMENT, dlm_lock_acquire_start(lock, DLM_DEFAULT, 0, -3, NULL, &first, &error));
-    EXPECT(DLM_INVALID_ARGUMENT, dlm_lock_acquire_start(lock, 0, 0, 0, NULL, &first, &error));
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_lock_acquire_start(lock, HOW_WITH(DLM_DEFAULT, 0, -3, NULL), &first, &error));
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_lock_acquire_start(lock, HOW(0, 0), &first, &error));
     CHECK(first == NULL);
 }
 
@@ -105,9 +107,9 @@ static void asked_here(struct dlm_lock *lock)
     struct dlm_lease *lease;
     bool turn;
 
-    OK(dlm_lock_acquire_start_here(lock, DLM_DEFAULT, DLM_FOREVER, 0, NULL, &first, &turn, &error));
+    OK(dlm_lock_acquire_start_here(lock, HOW(DLM_DEFAULT, DLM_FOREVER), &first, &turn, &error));
     CHECK(turn);
-    OK(dlm_lock_acquire_start_here(lock, DLM_DEFAULT, DLM_FOREVER, 0, NULL, &second, &turn, &error));
+    OK(dlm_lock_acquire_start_here(lock, HOW(DLM_DEFAULT, DLM_FOREVER), &second, &turn, &error));
     CHECK(!turn);
     OK(dlm_pending_take(first, &lease, &error));
     CHECK(lease == NULL);
@@ -122,10 +124,88 @@ static void asked_here(struct dlm_lock *lock)
     dlm_lease_free(lease_of(second));
 
     /* The turn of one that is freed goes to the next. */
-    OK(dlm_lock_acquire_start_here(lock, DLM_DEFAULT, DLM_FOREVER, 0, NULL, &first, &turn, &error));
+    OK(dlm_lock_acquire_start_here(lock, HOW(DLM_DEFAULT, DLM_FOREVER), &first, &turn, &error));
     second = start(lock, NULL);
     dlm_pending_free(first);
     dlm_lease_free(lease_of(second));
+}
+
+/* Waits without a descriptor, for acquisitions and for leases. */
+static void *frees_soon(void *completions)
+{
+    sleep_us(20000);
+    dlm_completions_free(completions);
+    return NULL;
+}
+
+static void waited_for(struct dlm_manager *manager)
+{
+    struct dlm_completions *completions = dlm_completions_new(), *others = dlm_completions_new();
+    struct dlm_completion what;
+    struct dlm_lock *lock;
+    struct dlm_lease *lease;
+    struct dlm_pending *pending;
+    pthread_t thread;
+    bool found;
+
+    OK(dlm_completions_wait(completions, 0, &what, sizeof what, &found, &error));
+    CHECK(!found && what.kind == 0);
+    OK(dlm_completions_wait(completions, 1, &what, sizeof what, &found, &error));
+    CHECK(!found);
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_completions_wait(completions, 0, &what, sizeof what - 1, &found, &error));
+    OK(dlm_manager_lock(manager, "waited", DLM_LEVEL_XDC, &lock, &error));
+    pending = start(lock, NULL);
+    OK(dlm_pending_notify(pending, completions, 4, &error));
+    OK(dlm_completions_wait(completions, DLM_FOREVER, &what, sizeof what, &found, &error));
+    CHECK(found && what.tag == 4 && what.kind == DLM_COMPLETION_FINISHED);
+    lease = lease_of(pending);
+
+    /* A lease that was released. */
+    OK(dlm_lease_notify(lease, completions, 5, &error));
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_lease_notify(lease, completions, 5, &error));
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_lease_notify(lease, others, 5, &error));
+    OK(dlm_completions_wait(completions, 0, &what, sizeof what, &found, &error));
+    CHECK(!found);
+    OK(dlm_lease_release(lease, NULL, &error));
+    OK(dlm_completions_wait(completions, DLM_FOREVER, &what, sizeof what, &found, &error));
+    CHECK(found && what.tag == 5 && what.kind == DLM_COMPLETION_ENDED && what.lost_reason == DLM_LOST_NOT);
+    dlm_lease_free(lease);
+
+    /* One that expires. */
+    OK(dlm_lock_acquire(lock, HOW(1500, DLM_DEFAULT), &lease, &error));
+    OK(dlm_lease_notify(lease, completions, 6, &error));
+    OK(dlm_completions_wait(completions, DLM_FOREVER, &what, sizeof what, &found, &error));
+    CHECK(what.tag == 6 && what.kind == DLM_COMPLETION_ENDED && what.lost_reason == DLM_LOST_EXPIRED);
+    EXPECT(DLM_LEASE_LOST, dlm_lease_check(lease, &error));
+    dlm_lease_free(lease);
+
+    /* One that is kept alive until its longest time is nearly over. */
+    OK(dlm_lock_acquire(lock, HOW_WITH(1500, DLM_DEFAULT, 1800, NULL), &lease, &error));
+    OK(dlm_lease_notify(lease, completions, 7, &error));
+    OK(dlm_completions_wait(completions, DLM_FOREVER, &what, sizeof what, &found, &error));
+    /* On a machine that stood still for a while, it has ended by now. */
+    CHECK(what.tag == 7 && (what.kind == DLM_COMPLETION_AT_RISK || what.kind == DLM_COMPLETION_ENDED));
+    while (what.kind == DLM_COMPLETION_AT_RISK)
+        OK(dlm_completions_wait(completions, DLM_FOREVER, &what, sizeof what, &found, &error));
+    CHECK(what.tag == 7 && what.kind == DLM_COMPLETION_ENDED && what.lost_reason != DLM_LOST_NOT);
+    dlm_lease_free(lease);
+
+    /* The tag of a lease that was freed does not come. */
+    OK(dlm_lock_acquire(lock, NULL, &lease, &error));
+    OK(dlm_lease_release(lease, NULL, &error));
+    OK(dlm_lease_notify(lease, completions, 8, &error));
+    dlm_lease_free(lease);
+    OK(dlm_lock_acquire(lock, NULL, &lease, &error));
+    OK(dlm_lease_notify(lease, completions, 9, &error));
+    dlm_lease_free(lease);
+    CHECK(!dlm_completions_next(completions, &what, sizeof what));
+
+    CHECK(pthread_create(&thread, NULL, frees_soon, completions) == 0);
+    EXPECT(DLM_CLOSED, dlm_completions_wait(completions, DLM_FOREVER, &what, sizeof what, &found, &error));
+    CHECK(!found && what.kind == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    dlm_completions_free(others);
+    dlm_lock_free(lock);
 }
 
 /* One descriptor for many. */
@@ -135,11 +215,12 @@ static void crowd(struct dlm_manager *manager)
     struct dlm_pending *pendings[CROWD];
     struct dlm_lock *lock;
     struct dlm_lease *lease;
+    struct dlm_completion what;
     int32_t fd;
-    uint64_t tag, i;
+    uint64_t i;
 
     OK(dlm_manager_lock(manager, "crowd", DLM_LEVEL_XDC, &lock, &error));
-    CHECK(!dlm_completions_next(completions, &tag) && tag == 0);
+    CHECK(!dlm_completions_next(completions, &what, sizeof what) && what.tag == 0 && what.kind == 0);
     OK(dlm_completions_fd(completions, &fd, &error));
     CHECK(!is_readable(fd));
     for (i = 0; i < CROWD; i++) {
@@ -149,14 +230,16 @@ static void crowd(struct dlm_manager *manager)
     }
     for (i = 0; i < CROWD; i++) {
         wait_for(fd);
-        CHECK(dlm_completions_next(completions, &tag) && tag == i);
-        OK(dlm_pending_take(pendings[tag], &lease, &error));
-        dlm_pending_free(pendings[tag]);
+        CHECK(dlm_completions_next(completions, &what, sizeof what) && what.tag == i);
+        CHECK(what.kind == DLM_COMPLETION_FINISHED && what.lost_reason == DLM_LOST_NOT);
+        OK(dlm_pending_take(pendings[what.tag], &lease, &error));
+        dlm_pending_free(pendings[what.tag]);
         CHECK(lease != NULL);
         dlm_lease_free(lease);
     }
-    CHECK(!dlm_completions_next(completions, &tag) && !is_readable(fd));
-    CHECK(!dlm_completions_next(completions, NULL) && !dlm_completions_next(NULL, &tag));
+    CHECK(!dlm_completions_next(completions, &what, sizeof what) && !is_readable(fd));
+    CHECK(!dlm_completions_next(completions, NULL, sizeof what) && !dlm_completions_next(NULL, &what, sizeof what));
+    CHECK(!dlm_completions_next(completions, &what, 8));
 
     /* The tag of one that was freed does not come. */
     lease = lease_of(start(lock, NULL));
@@ -165,7 +248,7 @@ static void crowd(struct dlm_manager *manager)
     OK(dlm_pending_notify(pendings[0], completions, 7, &error));
     CHECK(is_readable(fd));
     dlm_pending_free(pendings[0]);
-    CHECK(!is_readable(fd) && !dlm_completions_next(completions, &tag));
+    CHECK(!is_readable(fd) && !dlm_completions_next(completions, &what, sizeof what));
     dlm_lease_free(lease);
     dlm_completions_free(completions);
     dlm_lock_free(lock);
@@ -190,7 +273,7 @@ static void signals(struct dlm_lock *lock)
     wait_for(fd_of(pending));
     EXPECT(DLM_CANCELLED, dlm_pending_take(pending, &lease, &error));
     dlm_pending_free(pending);
-    EXPECT(DLM_CANCELLED, dlm_lock_acquire(lock, cancel, &lease, &error));
+    EXPECT(DLM_CANCELLED, dlm_lock_acquire(lock, HOW_WITH(DLM_DEFAULT, DLM_DEFAULT, 0, cancel), &lease, &error));
     dlm_cancel_free(cancel);
 
     /* The handler runs in this thread, while it blocks. */
@@ -207,7 +290,7 @@ static void signals(struct dlm_lock *lock)
         event.sigev_signo = SIGALRM;
         CHECK(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0);
         CHECK(timer_settime(timer, 0, &soon, NULL) == 0);
-        EXPECT(DLM_CANCELLED, dlm_lock_acquire_within(lock, DLM_DEFAULT, DLM_FOREVER, cancel, &lease, &error));
+        EXPECT(DLM_CANCELLED, dlm_lock_acquire(lock, HOW_WITH(DLM_DEFAULT, DLM_FOREVER, 0, cancel), &lease, &error));
         CHECK(timer_delete(timer) == 0);
     }
     action.sa_handler = SIG_IGN;
@@ -237,6 +320,7 @@ int main(int argc, char **argv)
     results(lock);
     asked_here(lock);
     crowd(manager);
+    waited_for(manager);
     signals(lock);
 
     /* Closing ends them. */
@@ -247,7 +331,7 @@ int main(int argc, char **argv)
     OK(dlm_manager_close(manager, &error));
     CHECK(is_readable(fd_of(pending)));
     EXPECT(DLM_CLOSED, dlm_pending_take(pending, &lease, &error));
-    EXPECT(DLM_CLOSED, dlm_lock_acquire_start(lock, DLM_DEFAULT, 0, 0, NULL, &dropped, &error));
+    EXPECT(DLM_CLOSED, dlm_lock_acquire_start(lock, HOW(DLM_DEFAULT, 0), &dropped, &error));
     dlm_pending_free(pending);
     dlm_lease_free(held);
     dlm_lock_free(lock);

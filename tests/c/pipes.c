@@ -44,7 +44,7 @@ static void calls(const char *uri)
     OK(dlm_manager_open(uri, NULL, &manager, &error));
     OK(dlm_manager_lock(manager, "a", DLM_LEVEL_XDC, &lock, &error));
     for (call = 0; call < CALLS; call++) {
-        CHECK(dlm_lock_try_acquire(lock, DLM_DEFAULT, &lease, &error) != DLM_OK);
+        CHECK(dlm_lock_try_acquire(lock, NULL, &lease, &error) != DLM_OK);
         CHECK(lease == NULL && error != NULL);
         printf("%s\n", dlm_error_message(error));
         dlm_error_free(error);

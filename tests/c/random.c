@@ -5,6 +5,8 @@
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
 
+#include "../../go/dlm_go.h"
+
 #include <pthread.h>
 
 enum { SLOTS = 2, CALLS = 24, WAIT_EVERY = 64 };
@@ -79,6 +81,26 @@ static const char *any_name(void)
     return all[below(4)];
 }
 
+/* Options of an acquisition. Now and then a byte of them is anything. */
+static const struct dlm_acquire_options *any_how(int64_t ttl_ms, int64_t wait_ms, int64_t max_hold_ms, void *cancel)
+{
+    static struct {
+        struct dlm_acquire_options known;
+        unsigned char newer[4096];
+    } how;
+    memset(&how, 0, sizeof how);
+    how.known = *HOW_WITH(ttl_ms, wait_ms, max_hold_ms, cancel);
+    if (below(8) == 0)
+        how.known.size = (size_t)below(sizeof how);
+    if (below(8) == 0)
+        ((unsigned char *)&how)[sizeof how.known.size + below(sizeof how - sizeof how.known.size)] = (unsigned char)below(256);
+    /* A wait or a minimum of any time would take long. */
+    if (how.known.wait_ms != wait_ms)
+        how.known.wait_ms = 0;
+    how.known.min_hold_ms = 0;
+    return &how.known;
+}
+
 static void make(void)
 {
     struct slot *from;
@@ -89,11 +111,11 @@ static void make(void)
     enum dlm_status status;
     struct dlm_latch *latch;
     struct dlm_watch *watch;
-    struct dlm_names *pending;
+    struct dlm_texts *pending;
 
     struct dlm_pending *started;
     struct dlm_lease_set *set;
-    const struct dlm_lock *some[2];
+    struct dlm_lock *some[2];
     struct dlm_call *call;
     bool turn;
 
@@ -114,7 +136,7 @@ static void make(void)
         from = any(managers);
         some[0] = locks[0].handle;
         some[1] = locks[below(SLOTS)].handle;
-        status = dlm_manager_acquire_all(from->handle, some, (size_t)below(3), (int64_t)below(4000) - 3, 0, NULL,
+        status = dlm_manager_acquire_all(from->handle, some, (size_t)below(3), any_how((int64_t)below(4000) - 3, 0, 0, NULL),
                                          &set, &error);
         if (status == DLM_OK)
             put(sets, set);
@@ -124,7 +146,7 @@ static void make(void)
         if (full(leases))
             return;
         from = any(locks);
-        status = dlm_lock_campaign(from->handle, (int64_t)below(4000) - 3, 0, NULL, &lease, &error);
+        status = dlm_lock_campaign(from->handle, any_how((int64_t)below(4000) - 3, 0, 0, NULL), &lease, &error);
         if (status == DLM_OK)
             put(leases, lease);
         judge(from, status);
@@ -133,9 +155,12 @@ static void make(void)
         if (full(pendings))
             return;
         from = any(locks);
-        status = below(2) ? dlm_lock_acquire_start(from->handle, DLM_DEFAULT, (int64_t)below(4) - 2,
-                                                   below(4) ? 0 : DLM_FOREVER, NULL, &started, &error)
-                          : dlm_lock_acquire_start_here(from->handle, DLM_DEFAULT, (int64_t)below(4) - 2, 0, NULL,
+        status = below(2) ? dlm_lock_acquire_start(
+                                from->handle,
+                                any_how(DLM_DEFAULT, (int64_t)below(4) - 2, below(4) ? 0 : DLM_FOREVER, NULL),
+                                &started, &error)
+                          : dlm_lock_acquire_start_here(from->handle,
+                                                        any_how(DLM_DEFAULT, (int64_t)below(4) - 2, 0, NULL),
                                                         &started, &turn, &error);
         if (status == DLM_OK)
             put(pendings, started);
@@ -168,13 +193,12 @@ static void make(void)
             return;
         from = any(locks);
         if (below(2)) {
-            status = dlm_lock_try_acquire(from->handle, (int64_t)below(4000) - 3, &lease, &error);
+            status = dlm_lock_try_acquire(from->handle, below(8) == 0 ? NULL : any_how((int64_t)below(4000) - 3, 0, 0, NULL), &lease, &error);
         } else {
             struct slot *cancel = any(cancels);
-            status = dlm_lock_acquire_within(from->handle, DLM_DEFAULT, below(32) == 0, cancel->handle, &lease,
-                                             &error);
+            status = dlm_lock_acquire(from->handle, HOW_WITH(DLM_DEFAULT, below(32) == 0, 0, cancel->handle), &lease, &error);
             if (from->alive && cancel->handle && !cancel->alive)
-                CHECK(status == DLM_CLOSED);
+                CHECK(status == DLM_CLOSED || status == DLM_INVALID_ARGUMENT);
         }
         if (status == DLM_OK)
             put(leases, lease);
@@ -277,9 +301,9 @@ static void use_latch(void)
         return;
     default:
         slot = any(names);
-        count = (int64_t)dlm_names_count(slot->handle);
+        count = (int64_t)dlm_texts_count(slot->handle);
         CHECK(slot->alive || count == 0);
-        CHECK(count > 0 || *dlm_names_at(slot->handle, below(3)) == '\0');
+        CHECK(count > 0 || *dlm_texts_at(slot->handle, below(3)) == '\0');
     }
 }
 
@@ -289,10 +313,24 @@ static void use_pending(void)
     struct slot *slot = any(pendings), *list = any(completions);
     struct dlm_lease *lease;
     enum dlm_status status;
-    uint64_t tag;
+    struct dlm_completion what = {0};
+    bool found;
     int32_t fd;
 
-    switch (below(6)) {
+    switch (below(8)) {
+    case 6:
+        status = dlm_completions_wait(list->handle, below(32) == 0, &what, below(4) ? sizeof what : (size_t)below(sizeof what),
+                                      &found, &error);
+        CHECK(found == (what.kind != 0) || status != DLM_OK);
+        judge(list, status);
+        return;
+    case 7:
+        slot = any(leases);
+        status = dlm_lease_notify(slot->handle, list->handle, 1 + below(9), &error);
+        if (slot->alive && list->handle && !list->alive)
+            CHECK(status == DLM_CLOSED);
+        judge(slot, status);
+        return;
     case 0:
         status = dlm_pending_take(slot->handle, &lease, &error);
         if (status == DLM_OK && lease && !full(leases))
@@ -317,7 +355,8 @@ static void use_pending(void)
         judge(slot, status);
         return;
     default:
-        CHECK(dlm_completions_next(list->handle, &tag) == (tag != 0) && (list->alive || tag == 0));
+        found = dlm_completions_next(list->handle, &what, sizeof what);
+        CHECK(found == (what.tag != 0) && found == (what.kind != 0) && (list->alive || !found));
         judge(list, dlm_completions_fd(list->handle, &fd, &error));
     }
 }
@@ -363,27 +402,26 @@ static void use_set(void)
 static void describe(void)
 {
     struct slot *slot;
-    struct dlm_names *list;
+    struct dlm_texts *list;
     struct dlm_inspection seen = {0};
-    char name[DLM_NAME_SIZE];
     bool changed;
 
     switch (below(8)) {
     case 0:
         slot = any(locks);
-        judge(slot, dlm_lock_name(slot->handle, name, (size_t)below(sizeof name), &error));
+        CHECK((dlm_lock_name(slot->handle)[0] != 0) == slot->alive);
         return;
     case 1:
         slot = any(leases);
-        judge(slot, dlm_lease_name(slot->handle, name, sizeof name, &error));
+        CHECK((dlm_lease_name(slot->handle)[0] != 0) == slot->alive);
         return;
     case 2:
         slot = any(latches);
-        judge(slot, dlm_latch_name(slot->handle, name, sizeof name, &error));
+        CHECK((dlm_latch_name(slot->handle)[0] != 0) == slot->alive);
         return;
     case 3:
         slot = any(managers);
-        judge(slot, dlm_manager_store(slot->handle, name, (size_t)below(64), &error));
+        CHECK((dlm_manager_store(slot->handle)[0] != 0) == slot->alive);
         return;
     case 4:
         slot = any(locks);
@@ -409,7 +447,7 @@ static void describe(void)
         slot = any(managers);
         if (below(16) == 0) {
             enum dlm_status status = dlm_manager_diagnose(slot->handle, &list, &changed, &error);
-            dlm_names_free(list);
+            dlm_texts_free(list);
             judge(slot, status);
         }
     }
@@ -420,7 +458,7 @@ static void use(void)
     struct slot *slot;
     struct dlm_stats stats;
     struct dlm_inspection seen;
-    char token[DLM_TOKEN_SIZE];
+    const char *token;
     const char *words[] = {"purpose", "retry", "x", "2s"};
     uint64_t many[3];
     bool freed;
@@ -432,7 +470,7 @@ static void use(void)
         judge(slot, dlm_lock_inspect(slot->handle, &seen, sizeof seen, &error));
         if (below(8) == 0) {
             slot = any(leases);
-            judge(slot, dlm_lease_into_token(slot->handle, token, sizeof token, &error));
+            judge(slot, dlm_lease_into_token(slot->handle, &token, &error));
         }
         return;
     case 0:
@@ -465,7 +503,7 @@ static void use(void)
         return;
     case 5:
         slot = any(managers);
-        judge(slot, dlm_manager_stats(slot->handle, &stats, sizeof stats, &error));
+        judge(slot, dlm_manager_stats(slot->handle, &stats, below(4) ? sizeof stats : (size_t)below(sizeof stats), &error));
         return;
     case 6:
         slot = any(managers);
@@ -535,7 +573,7 @@ static void free_ids(struct slot *slot) { dlm_id_lock_free(slot->handle); }
 static void free_keys(struct slot *slot) { dlm_key_lock_free(slot->handle); }
 static void free_latch(struct slot *slot) { dlm_latch_free(slot->handle); }
 static void free_watch(struct slot *slot) { dlm_watch_free(slot->handle); }
-static void free_names(struct slot *slot) { dlm_names_free(slot->handle); }
+static void free_names(struct slot *slot) { dlm_texts_free(slot->handle); }
 static void free_pending(struct slot *slot) { dlm_pending_free(slot->handle); }
 static void free_call(struct slot *slot) { dlm_call_free(slot->handle); }
 static void free_set(struct slot *slot) { dlm_lease_set_free(slot->handle); }
@@ -573,7 +611,7 @@ static void *wait_for_lease(void *argument)
     struct waiter *waiter = argument;
     struct dlm_lease *lease;
     waiter->lease_status =
-        dlm_lock_acquire_within(waiter->lock, DLM_DEFAULT, DLM_FOREVER, waiter->cancel, &lease, NULL);
+        dlm_lock_acquire(waiter->lock, HOW_WITH(DLM_DEFAULT, DLM_FOREVER, 0, waiter->cancel), &lease, NULL);
     dlm_lease_free(lease);
     return NULL;
 }
@@ -610,7 +648,7 @@ static void free_under_waiters(void)
     snprintf(uri, sizeof uri, "%s?client=waiters&farm=f", store);
     CHECK(dlm_manager_open(uri, NULL, &manager, NULL) == DLM_OK);
     CHECK(dlm_manager_lock(manager, "w", DLM_LEVEL_XDC, &lock, NULL) == DLM_OK);
-    CHECK(dlm_lock_try_acquire(lock, DLM_DEFAULT, &held, NULL) == DLM_OK);
+    CHECK(dlm_lock_try_acquire(lock, NULL, &held, NULL) == DLM_OK);
     CHECK(dlm_manager_latch(manager, "w", DLM_LEVEL_DC, DLM_LATCH_COUNT_DOWN, DLM_DEFAULT, &latch, NULL) ==
           DLM_OK);
     CHECK(dlm_latch_get_or_create(latch, 1, NULL, NULL) == DLM_OK);

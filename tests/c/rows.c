@@ -3,27 +3,29 @@
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
 
+#include <dlm_rows.h>
+
 #include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 static struct dlm_error *error;
 
-static struct dlm_row *row_of(const struct dlm_table *table, const char *key)
+static struct dlm_row *row_of(struct dlm_table *table, const char *key)
 {
     struct dlm_row *row;
     OK(dlm_table_row(table, key, strlen(key), &row, &error));
     return row;
 }
 
-static bool holds(const struct dlm_row *row, const char *column, const char *value)
+static bool holds(struct dlm_row *row, const char *column, const char *value)
 {
     struct dlm_row_cells *cells;
     struct dlm_row_cell cell;
     bool found;
 
     OK(dlm_row_get(row, &cells, &error));
-    found = dlm_row_cells_find(cells, column, strlen(column), &cell);
+    found = dlm_row_cells_find(cells, column, strlen(column), &cell, sizeof(struct dlm_row_cell));
     CHECK(found == (cell.value != NULL));
     found = found && cell.value_size == strlen(value) && memcmp(cell.value, value, cell.value_size) == 0;
     dlm_row_cells_free(cells);
@@ -40,32 +42,32 @@ static void made_and_changed(struct dlm_row *row)
     struct dlm_row_cell cell;
     bool done;
 
-    OK(dlm_row_update(row, first, 2, &done, &error));
+    OK(dlm_row_update(row, first, 2, sizeof(struct dlm_cell), &done, &error));
     CHECK(!done);
-    OK(dlm_row_create(row, first, 2, &done, &error));
+    OK(dlm_row_create(row, first, 2, sizeof(struct dlm_cell), &done, &error));
     CHECK(done);
-    OK(dlm_row_create(row, second, 1, &done, &error));
+    OK(dlm_row_create(row, second, 1, sizeof(struct dlm_cell), &done, &error));
     CHECK(!done);
     CHECK(holds(row, "d:id", "1"));
-    OK(dlm_row_update(row, second, 1, &done, &error));
+    OK(dlm_row_update(row, second, 1, sizeof(struct dlm_cell), &done, &error));
     CHECK(done);
-    OK(dlm_row_put(row, empty, 1, &error));
+    OK(dlm_row_put(row, empty, 1, sizeof(struct dlm_cell), &error));
 
     OK(dlm_row_get(row, &cells, &error));
     CHECK(dlm_row_cells_count(cells) == 3);
-    CHECK(dlm_row_cells_at(cells, 0, &cell));
+    CHECK(dlm_row_cells_at(cells, 0, &cell, sizeof(struct dlm_row_cell)));
     CHECK(cell.column_size == 7 && memcmp(cell.column, "d:empty", 7) == 0);
     CHECK(cell.value != NULL && cell.value_size == 0);
-    CHECK(dlm_row_cells_at(cells, 1, &cell) && cell.written_ms > 1500000000000u);
-    CHECK(dlm_row_cells_find(cells, DLM_TEXT("e:\0\xff:"), &cell));
+    CHECK(dlm_row_cells_at(cells, 1, &cell, sizeof(struct dlm_row_cell)) && cell.written_ms > 1500000000000u);
+    CHECK(dlm_row_cells_find(cells, DLM_TEXT("e:\0\xff:"), &cell, sizeof(struct dlm_row_cell)));
     CHECK(cell.value_size == 2 && memcmp(cell.value, "\0b", 2) == 0);
-    CHECK(dlm_row_cells_find(cells, DLM_TEXT("d:id"), NULL));
+    CHECK(dlm_row_cells_find(cells, DLM_TEXT("d:id"), NULL, sizeof(struct dlm_row_cell)));
     memset(&cell, 1, sizeof cell);
-    CHECK(!dlm_row_cells_at(cells, 3, &cell));
+    CHECK(!dlm_row_cells_at(cells, 3, &cell, sizeof(struct dlm_row_cell)));
     CHECK(cell.value == NULL && cell.column == NULL && cell.value_size == 0 && cell.written_ms == 0);
-    CHECK(!dlm_row_cells_find(cells, DLM_TEXT("d:none"), &cell));
+    CHECK(!dlm_row_cells_find(cells, DLM_TEXT("d:none"), &cell, sizeof(struct dlm_row_cell)));
     dlm_row_cells_free(cells);
-    CHECK(dlm_row_cells_count(cells) == 0 && !dlm_row_cells_at(cells, 0, &cell));
+    CHECK(dlm_row_cells_count(cells) == 0 && !dlm_row_cells_at(cells, 0, &cell, sizeof(struct dlm_row_cell)));
 
     /* NULL means no cell, "" means an empty cell. */
     OK(dlm_row_compare_and_set(row, DLM_TEXT("d:empty"), NULL, 0, DLM_TEXT("x"), &done, &error));
@@ -115,31 +117,31 @@ static void committed(struct dlm_row *row, struct dlm_row *other)
     OK(dlm_row_get_columns(row, columns, 2, &read, &error));
     CHECK(dlm_row_cells_count(read) == 1);
     /* A requested column that did not exist now exists. */
-    OK(dlm_row_put(row, meddling, 1, &error));
-    OK(dlm_row_commit_if_unchanged(row, read, changes, 3, &done, &error));
+    OK(dlm_row_put(row, meddling, 1, sizeof(struct dlm_cell), &error));
+    OK(dlm_row_commit_if_unchanged(row, read, changes, 3, sizeof(struct dlm_change), &done, &error));
     CHECK(!done && !holds(row, "d:id", "3"));
     dlm_row_cells_free(read);
     OK(dlm_row_get_columns(row, columns, 2, &read, &error));
     CHECK(dlm_row_cells_count(read) == 2);
-    OK(dlm_row_commit_if_unchanged(row, read, changes, 3, &done, &error));
+    OK(dlm_row_commit_if_unchanged(row, read, changes, 3, sizeof(struct dlm_change), &done, &error));
     CHECK(done && holds(row, "d:id", "3") && !holds(row, "d:absent", ""));
-    OK(dlm_row_commit_if_unchanged(row, read, changes, 3, &done, &error));
+    OK(dlm_row_commit_if_unchanged(row, read, changes, 3, sizeof(struct dlm_change), &done, &error));
     CHECK(!done);
-    EXPECT(DLM_INVALID_ARGUMENT, dlm_row_commit_if_unchanged(other, read, changes, 3, &done, &error));
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_row_commit_if_unchanged(other, read, changes, 3, sizeof(struct dlm_change), &done, &error));
     dlm_row_cells_free(read);
     OK(dlm_row_get_columns(row, columns, 2, &read, &error));
-    OK(dlm_row_commit_if_unchanged(row, read, nothing, 1, &done, &error));
+    OK(dlm_row_commit_if_unchanged(row, read, nothing, 1, sizeof(struct dlm_change), &done, &error));
     CHECK(done);
     OK(dlm_row_get(row, &whole, &error));
-    EXPECT(DLM_INVALID_ARGUMENT, dlm_row_commit_if_unchanged(row, whole, changes, 3, &done, &error));
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_row_commit_if_unchanged(row, whole, changes, 3, sizeof(struct dlm_change), &done, &error));
     dlm_row_cells_free(whole);
     dlm_row_cells_free(read);
     /* A row that does not exist. */
     OK(dlm_row_get_columns(other, columns, 2, &read, &error));
     CHECK(dlm_row_cells_count(read) == 0);
-    OK(dlm_row_commit_if_unchanged(other, read, changes, 1, &done, &error));
+    OK(dlm_row_commit_if_unchanged(other, read, changes, 1, sizeof(struct dlm_change), &done, &error));
     CHECK(done);
-    OK(dlm_row_commit_if_unchanged(other, read, changes, 1, &done, &error));
+    OK(dlm_row_commit_if_unchanged(other, read, changes, 1, sizeof(struct dlm_change), &done, &error));
     CHECK(!done);
     dlm_row_cells_free(read);
 }
@@ -158,7 +160,7 @@ static void deleted(struct dlm_row *row)
     dlm_row_cells_free(cells);
 }
 
-static void each_way(const struct dlm_table *table, const char *key, struct dlm_row *row)
+static void each_way(struct dlm_table *table, const char *key, struct dlm_row *row)
 {
     char of_other[64];
     struct dlm_row *other;
@@ -171,10 +173,10 @@ static void each_way(const struct dlm_table *table, const char *key, struct dlm_
     deleted(row);
     dlm_row_free(other);
     dlm_row_free(row);
-    EXPECT(DLM_CLOSED, dlm_row_put(row, NULL, 0, &error));
+    EXPECT(DLM_CLOSED, dlm_row_put(row, NULL, 0, sizeof(struct dlm_cell), &error));
 }
 
-static struct dlm_lease *locked(const struct dlm_manager *manager)
+static struct dlm_lease *locked(struct dlm_manager *manager)
 {
     struct dlm_lock *lock;
     struct dlm_lease *lease;
@@ -184,23 +186,23 @@ static struct dlm_lease *locked(const struct dlm_manager *manager)
     return lease;
 }
 
-static void fenced(const struct dlm_manager *manager, const struct dlm_table *table)
+static void fenced(struct dlm_manager *manager, struct dlm_table *table)
 {
     const struct dlm_cell cells[] = {{DLM_TEXT("d:a"), DLM_TEXT("1"), 600000}};
     struct dlm_lease *lease = locked(manager);
     struct dlm_row *early, *once, *late, *plain = row_of(table, "guarded");
-    struct dlm_names *lock;
+    struct dlm_texts *lock;
     uint64_t first = dlm_lease_fence(lease), second, fence, stored;
 
     OK(dlm_row_fence(plain, &fence, &lock, &error));
-    CHECK(fence == 0 && dlm_names_count(lock) == 0);
-    dlm_names_free(lock);
+    CHECK(fence == 0 && dlm_texts_count(lock) == 0);
+    dlm_texts_free(lock);
     OK(dlm_lease_row(lease, table, DLM_TEXT("guarded"), &early, &error));
     OK(dlm_row_exactly_once(early, &once, &error));
-    OK(dlm_row_put(early, cells, 1, &error));
+    OK(dlm_row_put(early, cells, 1, sizeof(struct dlm_cell), &error));
     OK(dlm_row_fence(plain, &fence, &lock, &error));
-    CHECK(fence == first && dlm_names_count(lock) == 1 && strstr(dlm_names_at(lock, 0), "guard") != NULL);
-    dlm_names_free(lock);
+    CHECK(fence == first && dlm_texts_count(lock) == 1 && strstr(dlm_texts_at(lock, 0), "guard") != NULL);
+    dlm_texts_free(lock);
     OK(dlm_row_fence(plain, &fence, NULL, &error));
     CHECK(fence == first);
     EXPECT(DLM_INVALID_ARGUMENT, dlm_row_raise_fence(plain, &error));
@@ -211,11 +213,11 @@ static void fenced(const struct dlm_manager *manager, const struct dlm_table *ta
     second = dlm_lease_fence(lease);
     OK(dlm_lease_row(lease, table, DLM_TEXT("guarded"), &late, &error));
     OK(dlm_row_raise_fence(late, &error));
-    CHECK(dlm_row_put(early, cells, 1, &error) == DLM_STALE_FENCE);
+    CHECK(dlm_row_put(early, cells, 1, sizeof(struct dlm_cell), &error) == DLM_STALE_FENCE);
     CHECK(dlm_error_fences(error, &fence, &stored) && fence == first && stored == second);
     dlm_error_free(error);
-    EXPECT(DLM_STALE_FENCE, dlm_row_put(once, cells, 1, &error));
-    OK(dlm_row_put(late, cells, 1, &error));
+    EXPECT(DLM_STALE_FENCE, dlm_row_put(once, cells, 1, sizeof(struct dlm_cell), &error));
+    OK(dlm_row_put(late, cells, 1, sizeof(struct dlm_cell), &error));
     OK(dlm_lease_release(lease, NULL, &error));
     dlm_lease_free(lease);
     dlm_row_free(early);
@@ -224,7 +226,7 @@ static void fenced(const struct dlm_manager *manager, const struct dlm_table *ta
     dlm_row_free(plain);
 }
 
-static void refused(const struct dlm_table *table, const struct dlm_manager *manager)
+static void refused(struct dlm_table *table, struct dlm_manager *manager)
 {
     struct dlm_row *row = row_of(table, "refused"), *none;
     struct dlm_table *other;
@@ -258,13 +260,13 @@ static void refused(const struct dlm_table *table, const struct dlm_manager *man
     size_t i;
 
     for (i = 0; i < sizeof bad / sizeof *bad; i++) {
-        EXPECT(DLM_INVALID_ARGUMENT, dlm_row_put(row, &bad[i], 1, &error));
-        EXPECT(DLM_INVALID_ARGUMENT, dlm_row_create(row, &bad[i], 1, &done, &error));
+        EXPECT(DLM_INVALID_ARGUMENT, dlm_row_put(row, &bad[i], 1, sizeof(struct dlm_cell), &error));
+        EXPECT(DLM_INVALID_ARGUMENT, dlm_row_create(row, &bad[i], 1, sizeof(struct dlm_cell), &done, &error));
     }
-    EXPECT(DLM_INVALID_ARGUMENT, dlm_row_put(row, bad, 0, &error));
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_row_put(row, bad, 0, sizeof(struct dlm_cell), &error));
     OK(dlm_row_get_columns(row, column, 1, &cells, &error));
     for (i = 0; i < sizeof bad_changes / sizeof *bad_changes; i++)
-        EXPECT(DLM_INVALID_ARGUMENT, dlm_row_commit_if_unchanged(row, cells, &bad_changes[i], 1, &done, &error));
+        EXPECT(DLM_INVALID_ARGUMENT, dlm_row_commit_if_unchanged(row, cells, &bad_changes[i], 1, sizeof(struct dlm_change), &done, &error));
     dlm_row_cells_free(cells);
     EXPECT(DLM_INVALID_ARGUMENT, dlm_row_get_columns(row, column, 0, &cells, &error));
     EXPECT(DLM_INVALID_ARGUMENT, dlm_row_get_columns(row, no_family, 1, &cells, &error));
@@ -274,10 +276,10 @@ static void refused(const struct dlm_table *table, const struct dlm_manager *man
     EXPECT(DLM_INVALID_ARGUMENT, dlm_table_row(table, "", 0, &none, &error));
     EXPECT(DLM_INVALID_ARGUMENT, dlm_table_row(table, key, 32768, &none, &error));
     EXPECT(DLM_INVALID_ARGUMENT, dlm_lease_row(lease, table, "", 0, &none, &error));
-    EXPECT(DLM_INVALID_ARGUMENT, dlm_table_create_if_missing(table, no_versions, 1, NULL, 0, &error));
-    EXPECT(DLM_INVALID_ARGUMENT, dlm_table_create_if_missing(table, missing, 0, NULL, 0, &error));
-    EXPECT(DLM_INVALID_ARGUMENT, dlm_table_create_if_missing(table, missing, 1, NULL, 1, &error));
-    EXPECT(DLM_TABLE_CREATION_ERROR, dlm_table_create_if_missing(table, missing, 1, NULL, 0, &error));
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_table_create_if_missing(table, no_versions, 1, sizeof(struct dlm_family), NULL, 0, &error));
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_table_create_if_missing(table, missing, 0, sizeof(struct dlm_family), NULL, 0, &error));
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_table_create_if_missing(table, missing, 1, sizeof(struct dlm_family), NULL, 1, &error));
+    EXPECT(DLM_TABLE_CREATION_ERROR, dlm_table_create_if_missing(table, missing, 1, sizeof(struct dlm_family), NULL, 0, &error));
     EXPECT(DLM_INVALID_ARGUMENT, dlm_table_open("memory:", &other, &error));
     EXPECT(DLM_INVALID_ARGUMENT, dlm_table_open("hbase://127.0.0.1:1/t?client=c", &other, &error));
     EXPECT(DLM_INVALID_ARGUMENT, dlm_table_setting(table, "ttl", &number, &error));
@@ -304,7 +306,7 @@ enum { THREADS = 4, TURNS = 20 };
 
 static void *adds(void *shared)
 {
-    const struct dlm_row *row = shared;
+    struct dlm_row *row = shared;
     const struct dlm_bytes columns[] = {{DLM_TEXT("d:text")}};
     struct dlm_row_cells *read;
     struct dlm_row_cell cell;
@@ -316,21 +318,21 @@ static void *adds(void *shared)
         bool done;
         int number = 0;
         CHECK(dlm_row_get_columns(row, columns, 1, &read, NULL) == DLM_OK);
-        if (dlm_row_cells_find(read, DLM_TEXT("d:text"), &cell)) {
+        if (dlm_row_cells_find(read, DLM_TEXT("d:text"), &cell, sizeof(struct dlm_row_cell))) {
             memcpy(text, cell.value, cell.value_size);
             text[cell.value_size] = 0;
             number = atoi(text);
         }
         change.value = text;
         change.value_size = (size_t)snprintf(text, sizeof text, "%d", number + 1);
-        CHECK(dlm_row_commit_if_unchanged(row, read, &change, 1, &done, NULL) == DLM_OK);
+        CHECK(dlm_row_commit_if_unchanged(row, read, &change, 1, sizeof(struct dlm_change), &done, NULL) == DLM_OK);
         dlm_row_cells_free(read);
         turn += done;
     }
     return NULL;
 }
 
-static void shared_by_threads(const struct dlm_table *table)
+static void shared_by_threads(struct dlm_table *table)
 {
     struct dlm_row *row = row_of(table, "shared");
     pthread_t threads[THREADS];
@@ -346,7 +348,7 @@ static void shared_by_threads(const struct dlm_table *table)
     dlm_row_free(row);
 }
 
-static void forked(const struct dlm_table *table, const char *uri)
+static void forked(struct dlm_table *table, const char *uri)
 {
     struct dlm_row *row = row_of(table, "forked");
     const struct dlm_cell cells[] = {{DLM_TEXT("d:a"), DLM_TEXT("child"), DLM_FOREVER}};
@@ -358,11 +360,11 @@ static void forked(const struct dlm_table *table, const char *uri)
         struct dlm_table *own;
         struct dlm_row *none;
         EXPECT(DLM_FORKED, dlm_table_row(table, "k", 1, &none, &error));
-        EXPECT(DLM_FORKED, dlm_row_put(row, cells, 1, &error));
+        EXPECT(DLM_FORKED, dlm_row_put(row, cells, 1, sizeof(struct dlm_cell), &error));
         dlm_row_free(row);
         OK(dlm_table_open(uri, &own, &error));
         row = row_of(own, "forked");
-        OK(dlm_row_put(row, cells, 1, &error));
+        OK(dlm_row_put(row, cells, 1, sizeof(struct dlm_cell), &error));
         dlm_row_free(row);
         dlm_table_free(own);
         _exit(0);
@@ -389,8 +391,8 @@ int main(int argc, char **argv)
     OK(dlm_manager_open(argv[1], options, &manager, &error));
     dlm_options_free(options);
     OK(dlm_table_open(argv[2], &table, &error));
-    OK(dlm_table_create_if_missing(table, families, 2, splits, 1, &error));
-    OK(dlm_table_create_if_missing(table, families, 2, NULL, 0, &error));
+    OK(dlm_table_create_if_missing(table, families, 2, sizeof(struct dlm_family), splits, 1, &error));
+    OK(dlm_table_create_if_missing(table, families, 2, sizeof(struct dlm_family), NULL, 0, &error));
 
     /* The sanitizer's memory allocator may be locked in a forked child. With a sanitizer, argc is 4. */
     if (argc == 3)

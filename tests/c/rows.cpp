@@ -1,5 +1,5 @@
 // Rows through dlm.hpp, on the given HBase: ./rows STORE TABLE_URI. The table must not exist: the program creates it.
-#include <dlm.hpp>
+#include <dlm_rows.hpp>
 
 #include <cstdlib>
 #include <iostream>

@@ -42,13 +42,13 @@ int main(int argc, char **argv)
     snprintf(uri, sizeof uri, "%s?client=signals&retry=20ms&ttl=10m&timeout=60s", argv[1]);
     OK(dlm_manager_open(uri, NULL, &manager, &error));
     OK(dlm_manager_lock(manager, "a", DLM_LEVEL_XDC, &lock, &error));
-    OK(dlm_lock_try_acquire(lock, DLM_DEFAULT, &lease, &error));
+    OK(dlm_lock_try_acquire(lock, NULL, &lease, &error));
     OK(dlm_id_lock_acquire(ids, 1, 0, &error));
     /* On a busy machine fewer signals arrive in a second. */
     do {
         CHECK(rounds++ < 60);
         began = seconds();
-        EXPECT(DLM_LOCK_UNAVAILABLE, dlm_lock_acquire_within(lock, DLM_DEFAULT, 500, NULL, &none, &error));
+        EXPECT(DLM_LOCK_UNAVAILABLE, dlm_lock_acquire(lock, HOW(DLM_DEFAULT, 500), &none, &error));
         CHECK(seconds() - began >= 0.5 && seconds() - began < 30);
         began = seconds();
         EXPECT(DLM_LOCK_UNAVAILABLE, dlm_id_lock_acquire(ids, 1, 500, &error));

@@ -82,7 +82,7 @@ static void *await_lock(void *lock)
     return NULL;
 }
 
-static void locks(const struct dlm_manager *manager)
+static void locks(struct dlm_manager *manager)
 {
     struct dlm_lock *lock;
     struct dlm_lease *lease;
@@ -102,7 +102,7 @@ static void locks(const struct dlm_manager *manager)
     dlm_lock_free(lock);
 }
 
-static void latches(const struct dlm_manager *manager, int round)
+static void latches(struct dlm_manager *manager, int round)
 {
     struct dlm_latch *latch;
     struct dlm_watch *watch;
@@ -137,7 +137,7 @@ static void descriptors(void)
 int main(int argc, char **argv)
 {
     struct dlm_manager *manager;
-    struct dlm_names *findings;
+    struct dlm_texts *findings;
     pthread_t user;
     char uri[4096];
     bool is_safe;
@@ -167,7 +167,7 @@ int main(int argc, char **argv)
         if (round == 0)
             OK(dlm_manager_diagnose(manager, &findings, &is_safe, &error));
         if (round == 0)
-            dlm_names_free(findings);
+            dlm_texts_free(findings);
         descriptors();
         dlm_manager_free(manager);
         until_free();

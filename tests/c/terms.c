@@ -18,31 +18,31 @@ static int64_t boot_ns(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-static struct dlm_lock *lock_of(const struct dlm_manager *manager, const char *id)
+static struct dlm_lock *lock_of(struct dlm_manager *manager, const char *id)
 {
     struct dlm_lock *lock;
     OK(dlm_manager_lock(manager, id, DLM_LEVEL_XDC, &lock, &error));
     return lock;
 }
 
-static void sets(const struct dlm_manager *manager, const struct dlm_manager *other)
+static void sets(struct dlm_manager *manager, struct dlm_manager *other)
 {
     struct dlm_lock *b = lock_of(manager, "b"), *a = lock_of(manager, "a"), *theirs = lock_of(other, "a");
-    const struct dlm_lock *both[] = {b, a}, *twice[] = {a, a}, *mixed[] = {b, theirs}, *none[] = {a, NULL};
+    struct dlm_lock *both[] = {b, a}, *twice[] = {a, a}, *mixed[] = {b, theirs}, *none[] = {a, NULL};
     struct dlm_lease_set *set;
     struct dlm_lease *lease;
     uint64_t fences[2];
     bool freed;
 
-    EXPECT(DLM_INVALID_ARGUMENT, dlm_manager_acquire_all(manager, both, 0, DLM_DEFAULT, 0, NULL, &set, &error));
-    EXPECT(DLM_INVALID_ARGUMENT, dlm_manager_acquire_all(manager, twice, 2, DLM_DEFAULT, 0, NULL, &set, &error));
-    EXPECT(DLM_INVALID_ARGUMENT, dlm_manager_acquire_all(manager, mixed, 2, DLM_DEFAULT, 0, NULL, &set, &error));
-    EXPECT(DLM_INVALID_ARGUMENT, dlm_manager_acquire_all(manager, none, 2, DLM_DEFAULT, 0, NULL, &set, &error));
-    EXPECT(DLM_INVALID_ARGUMENT, dlm_manager_acquire_all(manager, both, 2, 50, 0, NULL, &set, &error));
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_manager_acquire_all(manager, both, 0, HOW(DLM_DEFAULT, 0), &set, &error));
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_manager_acquire_all(manager, twice, 2, HOW(DLM_DEFAULT, 0), &set, &error));
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_manager_acquire_all(manager, mixed, 2, HOW(DLM_DEFAULT, 0), &set, &error));
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_manager_acquire_all(manager, none, 2, HOW(DLM_DEFAULT, 0), &set, &error));
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_manager_acquire_all(manager, both, 2, HOW(50, 0), &set, &error));
     CHECK(set == NULL);
 
-    OK(dlm_manager_acquire_all(manager, both, LENGTH(both), 60000, DLM_DEFAULT, NULL, &set, &error));
-    EXPECT(DLM_LOCK_UNAVAILABLE, dlm_lock_try_acquire(theirs, DLM_DEFAULT, &lease, &error));
+    OK(dlm_manager_acquire_all(manager, both, LENGTH(both), HOW(60000, DLM_DEFAULT), &set, &error));
+    EXPECT(DLM_LOCK_UNAVAILABLE, dlm_lock_try_acquire(theirs, NULL, &lease, &error));
     OK(dlm_lease_set_check(set, &error));
     OK(dlm_lease_set_guard(set, fences, 2, &error));
     CHECK(fences[0] > 0 && fences[1] > 0);
@@ -59,14 +59,14 @@ static void sets(const struct dlm_manager *manager, const struct dlm_manager *ot
     dlm_lease_set_free(set);
 
     /* All or none. */
-    OK(dlm_lock_try_acquire(b, DLM_DEFAULT, &lease, &error));
-    EXPECT(DLM_LOCK_UNAVAILABLE, dlm_manager_acquire_all(manager, both, 2, DLM_DEFAULT, 0, NULL, &set, &error));
+    OK(dlm_lock_try_acquire(b, NULL, &lease, &error));
+    EXPECT(DLM_LOCK_UNAVAILABLE, dlm_manager_acquire_all(manager, both, 2, HOW(DLM_DEFAULT, 0), &set, &error));
     dlm_lease_free(lease);
-    OK(dlm_lock_try_acquire(theirs, DLM_DEFAULT, &lease, &error));
+    OK(dlm_lock_try_acquire(theirs, NULL, &lease, &error));
     dlm_lease_free(lease);
-    OK(dlm_manager_acquire_all(manager, both, 2, DLM_DEFAULT, 0, NULL, &set, &error));
+    OK(dlm_manager_acquire_all(manager, both, 2, HOW(DLM_DEFAULT, 0), &set, &error));
     dlm_lease_set_free(set);
-    OK(dlm_lock_try_acquire(theirs, DLM_DEFAULT, &lease, &error));
+    OK(dlm_lock_try_acquire(theirs, NULL, &lease, &error));
     dlm_lease_free(lease);
     dlm_lock_free(a);
     dlm_lock_free(b);
@@ -76,11 +76,11 @@ static void sets(const struct dlm_manager *manager, const struct dlm_manager *ot
 static void *candidate(void *lock)
 {
     struct dlm_lease *lease;
-    CHECK(dlm_lock_campaign(lock, DLM_DEFAULT, DLM_DEFAULT, NULL, &lease, NULL) == DLM_OK);
+    CHECK(dlm_lock_campaign(lock, NULL, &lease, NULL) == DLM_OK);
     return lease;
 }
 
-static void elections(const struct dlm_manager *manager, const struct dlm_manager *other)
+static void elections(struct dlm_manager *manager, struct dlm_manager *other)
 {
     struct dlm_lock *lock = lock_of(manager, "election"), *theirs = lock_of(other, "election");
     struct dlm_inspection seen = {0};
@@ -92,14 +92,14 @@ static void elections(const struct dlm_manager *manager, const struct dlm_manage
 
     OK(dlm_lock_observe(theirs, 0, NULL, &seen, sizeof seen, &changed, &error));
     CHECK(!changed && !seen.is_held);
-    OK(dlm_lock_campaign(lock, 60000, DLM_DEFAULT, NULL, &lease, &error));
+    OK(dlm_lock_campaign(lock, HOW(60000, DLM_DEFAULT), &lease, &error));
     CHECK(dlm_lease_state(lease) == DLM_STATE_RENEWING);
     OK(dlm_lease_guard(lease, &fence, &error));
-    OK(dlm_lock_observe(theirs, DLM_DEFAULT, NULL, &seen, sizeof seen, &changed, &error));
+    OK(dlm_lock_observe(theirs, DLM_FOREVER, NULL, &seen, sizeof seen, &changed, &error));
     CHECK(changed && seen.is_held && seen.fence == fence && seen.pid > 0);
     OK(dlm_lock_observe(theirs, 1, NULL, &seen, sizeof seen, &changed, &error));
     CHECK(!changed && seen.fence == fence);
-    EXPECT(DLM_LOCK_UNAVAILABLE, dlm_lock_campaign(theirs, DLM_DEFAULT, 1, NULL, &next, &error));
+    EXPECT(DLM_LOCK_UNAVAILABLE, dlm_lock_campaign(theirs, HOW(DLM_DEFAULT, 1), &next, &error));
     EXPECT(DLM_INVALID_ARGUMENT, dlm_lock_observe(theirs, 0, NULL, &seen, 8, &changed, &error));
 
     CHECK(pthread_create(&thread, NULL, candidate, theirs) == 0);
@@ -116,7 +116,7 @@ static void elections(const struct dlm_manager *manager, const struct dlm_manage
     dlm_lease_free(lease);
     OK(dlm_cancel_trigger(cancel, &error));
     EXPECT(DLM_CANCELLED, dlm_lock_observe(lock, DLM_FOREVER, cancel, &seen, sizeof seen, &changed, &error));
-    EXPECT(DLM_CANCELLED, dlm_lock_campaign(lock, DLM_DEFAULT, DLM_FOREVER, cancel, &lease, &error));
+    EXPECT(DLM_CANCELLED, dlm_lock_campaign(lock, HOW_WITH(DLM_DEFAULT, DLM_FOREVER, 0, cancel), &lease, &error));
     CHECK(lease == NULL);
     dlm_lease_free(next);
     dlm_cancel_free(cancel);
@@ -124,14 +124,14 @@ static void elections(const struct dlm_manager *manager, const struct dlm_manage
     dlm_lock_free(theirs);
 }
 
-static void holds(const struct dlm_manager *manager, const struct dlm_manager *other)
+static void holds(struct dlm_manager *manager, struct dlm_manager *other)
 {
     struct dlm_lock *lock = lock_of(manager, "hold"), *theirs = lock_of(other, "hold");
     struct dlm_lease *lease;
     int64_t granted;
     bool freed;
 
-    OK(dlm_lock_try_acquire(lock, 60000, &lease, &error));
+    OK(dlm_lock_try_acquire(lock, HOW(60000, 0), &lease, &error));
     granted = boot_ns();
     EXPECT(DLM_INVALID_ARGUMENT, dlm_lease_hold_at_least(lease, 60001, &error));
     EXPECT(DLM_INVALID_ARGUMENT, dlm_lease_hold_at_least(lease, -1, &error));
@@ -147,7 +147,7 @@ static void holds(const struct dlm_manager *manager, const struct dlm_manager *o
     dlm_lock_free(theirs);
 }
 
-static void wait_for(const struct dlm_call *call)
+static void wait_for(struct dlm_call *call)
 {
     struct pollfd polled = {0, POLLIN, 0};
     int32_t fd;
@@ -156,14 +156,14 @@ static void wait_for(const struct dlm_call *call)
     CHECK(poll(&polled, 1, 60000) == 1);
 }
 
-static void calls(const struct dlm_manager *manager, const struct dlm_manager *other)
+static void calls(struct dlm_manager *manager, struct dlm_manager *other)
 {
     struct dlm_lock *lock = lock_of(manager, "call"), *theirs = lock_of(other, "call");
     struct dlm_lease *lease;
     struct dlm_call *call;
     bool done, freed;
 
-    OK(dlm_lock_try_acquire(lock, 60000, &lease, &error));
+    OK(dlm_lock_try_acquire(lock, HOW(60000, 0), &lease, &error));
     EXPECT(DLM_INVALID_ARGUMENT, dlm_lease_renew_start(lease, 0, &call, &error));
     OK(dlm_lease_renew_start(lease, 120000, &call, &error));
     wait_for(call);
@@ -182,7 +182,7 @@ static void calls(const struct dlm_manager *manager, const struct dlm_manager *o
     EXPECT(DLM_LEASE_LOST, dlm_call_take(call, &done, NULL, &error));
     dlm_call_free(call);
     dlm_lease_free(lease);
-    OK(dlm_lock_try_acquire(theirs, DLM_DEFAULT, &lease, &error));
+    OK(dlm_lock_try_acquire(theirs, NULL, &lease, &error));
     OK(dlm_lease_release_start(lease, &call, &error));
     dlm_call_free(call);
     dlm_lease_free(lease);
@@ -192,25 +192,21 @@ static void calls(const struct dlm_manager *manager, const struct dlm_manager *o
     dlm_lock_free(theirs);
 }
 
-static void descriptions(const struct dlm_manager *manager)
+static void descriptions(struct dlm_manager *manager)
 {
     struct dlm_lock *lock = lock_of(manager, "described");
     struct dlm_latch *latch;
-    struct dlm_names *names;
+    struct dlm_texts *names;
     struct dlm_lease *lease;
     const char *participants[] = {"x", "y"};
-    char name[DLM_NAME_SIZE], small[4];
     bool is_safe;
     int64_t ends;
     size_t at;
 
-    OK(dlm_lock_name(lock, name, sizeof name, &error));
-    CHECK(strcmp(name, "XDC#terms#described") == 0);
-    EXPECT(DLM_INVALID_ARGUMENT, dlm_lock_name(lock, small, sizeof small, &error));
-    CHECK(small[0] == 0);
-    OK(dlm_lock_try_acquire(lock, 60000, &lease, &error));
-    OK(dlm_lease_name(lease, name, sizeof name, &error));
-    CHECK(strcmp(name, "XDC#terms#described") == 0);
+    CHECK(strcmp(dlm_lock_name(lock), "XDC#terms#described") == 0 && dlm_lock_name(lock) == dlm_lock_name(lock));
+    CHECK(dlm_lock_name(NULL)[0] == 0);
+    OK(dlm_lock_try_acquire(lock, HOW(60000, 0), &lease, &error));
+    CHECK(strcmp(dlm_lease_name(lease), "XDC#terms#described") == 0);
     ends = dlm_lease_ends_ns(lease) - boot_ns();
     CHECK(dlm_lease_ttl_ms(lease) == 60000 && ends > 0 && ends <= 60000000000);
     OK(dlm_lease_renew(lease, 120000, &error));
@@ -218,22 +214,20 @@ static void descriptions(const struct dlm_manager *manager)
     dlm_lease_free(lease);
 
     OK(dlm_manager_latch(manager, "described", DLM_LEVEL_DC, DLM_LATCH_COUNT_DOWN, DLM_DEFAULT, &latch, &error));
-    OK(dlm_latch_name(latch, name, sizeof name, &error));
-    CHECK(strstr(name, "described") != NULL);
+    CHECK(strstr(dlm_latch_name(latch), "described") != NULL);
     OK(dlm_latch_create_for(latch, participants, 2, &error));
     OK(dlm_latch_count_down_as(latch, "y", NULL, &error));
     OK(dlm_latch_arrived(latch, &names, &error));
-    CHECK(dlm_names_count(names) == 1 && strcmp(dlm_names_at(names, 0), "y") == 0);
-    dlm_names_free(names);
+    CHECK(dlm_texts_count(names) == 1 && strcmp(dlm_texts_at(names, 0), "y") == 0);
+    dlm_texts_free(names);
     dlm_latch_free(latch);
 
-    OK(dlm_manager_store(manager, name, sizeof name, &error));
-    CHECK(strncmp(name, "embedded:", 9) == 0);
+    CHECK(strncmp(dlm_manager_store(manager), "embedded:", 9) == 0);
     OK(dlm_manager_diagnose(manager, &names, &is_safe, &error));
-    CHECK(is_safe && dlm_names_count(names) > 0);
-    for (at = 0; at < dlm_names_count(names); at++)
-        CHECK(strncmp(dlm_names_at(names, at), "FAIL", 4) != 0);
-    dlm_names_free(names);
+    CHECK(is_safe && dlm_texts_count(names) > 0);
+    for (at = 0; at < dlm_texts_count(names); at++)
+        CHECK(strncmp(dlm_texts_at(names, at), "FAIL", 4) != 0);
+    dlm_texts_free(names);
 
 #if DLM_VERSION_NUMBER < 1000
 #error "there was no such version"

@@ -138,7 +138,7 @@ static void pendings(const char *uri) {
     CHECK(!first.take() && !second.take() && !completions.next());
     CHECK(cancel.signal_fd() >= 0);
     cancel.trigger();
-    CHECK(completions.next() == 2 && status_of([&] { (void)second.take(); }) == DLM_CANCELLED);
+    CHECK(completions.next()->tag == 2 && status_of([&] { (void)second.take(); }) == DLM_CANCELLED);
     // The holder of a lock in memory hears no notices.
     if (std::string(uri).rfind("embedded:", 0) == 0)
         one_waits(lock);
@@ -148,7 +148,7 @@ static void pendings(const char *uri) {
     CHECK(poll(&polled, 1, 60000) == 1 && !*brief.take());
     CHECK(lease.release());
     polled = {completions.fd(), POLLIN, 0};
-    CHECK(poll(&polled, 1, 60000) == 1 && completions.next() == 1);
+    CHECK(poll(&polled, 1, 60000) == 1 && completions.next()->tag == 1);
     CHECK(finished(first).state() == dlm::LeaseState::renewing);
     first.cancel();
 }

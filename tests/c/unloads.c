@@ -18,9 +18,9 @@ static struct dlm_error *error;
 
 typedef enum dlm_status open_function(const char *, const struct dlm_options *, struct dlm_manager **,
                                       struct dlm_error **);
-typedef enum dlm_status lock_function(const struct dlm_manager *, const char *, int32_t, struct dlm_lock **,
+typedef enum dlm_status lock_function(struct dlm_manager *, const char *, int32_t, struct dlm_lock **,
                                       struct dlm_error **);
-typedef enum dlm_status try_function(const struct dlm_lock *, int64_t, struct dlm_lease **,
+typedef enum dlm_status try_function(struct dlm_lock *, const struct dlm_acquire_options *, struct dlm_lease **,
                                      struct dlm_error **);
 typedef enum dlm_status check_function(const struct dlm_lease *, struct dlm_error **);
 
@@ -45,7 +45,7 @@ int main(int argc, char **argv)
             CHECK(dlm_manager_open_(store, NULL, &manager, &error) == DLM_OK);
             CHECK(dlm_manager_lock_(manager, round % 2 ? "odd" : "even", DLM_LEVEL_XDC, &lock, &error) == DLM_OK);
             /* In round three, the lease of round one still holds the lock: the library was never unloaded. */
-            CHECK(dlm_lock_try_acquire_(lock, 600000, &lease, NULL) ==
+            CHECK(dlm_lock_try_acquire_(lock, HOW(600000, 0), &lease, NULL) ==
                   (round == 2 ? DLM_LOCK_UNAVAILABLE : DLM_OK));
             CHECK(dlclose(library) == 0);
             /* Threads of the library may run, so its code stays loaded. */

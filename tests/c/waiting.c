@@ -5,7 +5,7 @@
 
 static struct dlm_error *error;
 
-static int64_t setting(const struct dlm_manager *manager, const char *key)
+static int64_t setting(struct dlm_manager *manager, const char *key)
 {
     int64_t ms;
     OK(dlm_manager_setting_ms(manager, key, &ms, &error));
@@ -38,9 +38,9 @@ int main(int argc, char **argv)
         CHECK(stats.leases_held == 0);
     }
 
-    OK(dlm_lock_try_acquire(lock, DLM_DEFAULT, &lease, &error));
+    OK(dlm_lock_try_acquire(lock, NULL, &lease, &error));
     for (round = 0; round < 2; round++) {
-        CHECK(round ? dlm_lock_try_acquire(lock, DLM_DEFAULT, &other, &error) == DLM_LOCK_UNAVAILABLE
+        CHECK(round ? dlm_lock_try_acquire(lock, NULL, &other, &error) == DLM_LOCK_UNAVAILABLE
                     : dlm_lock_look(lock, &error) == DLM_LOCK_UNAVAILABLE);
         left = dlm_error_holder_left_ms(error);
         CHECK(left > 1000 && left <= 600000);

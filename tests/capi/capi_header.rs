@@ -7,27 +7,51 @@ use std::fs;
 use dlm_fixtures::c;
 use dlm_testkit::skipped;
 
-/// To update both copies: `DLM_BLESS=1 cargo test --all-features --test capi capi_header`.
+/// To update the copies: `DLM_BLESS=1 cargo test --all-features --test capi capi_header`.
 ///
-/// The Go module has its own copy, because files outside of a module's folder do not belong to the module.
+/// The Go module has its own copies, because files outside of a module's folder do not belong to the module.
 #[test]
 fn the_checked_in_headers_are_not_old_ones() {
-    let made = include_str!(concat!(env!("OUT_DIR"), "/dlm.h"));
-    for header in ["include/dlm.h", "go/dlm.h"] {
-        let path = c::root().join(header);
-        if env::var_os("DLM_BLESS").is_some() {
-            fs::write(&path, made).unwrap();
+    for (headers, made) in [
+        (&["include/dlm.h", "go/dlm.h"][..], include_str!(concat!(env!("OUT_DIR"), "/dlm.h"))),
+        (&["include/dlm_rows.h", "go/dlm_rows.h"], include_str!(concat!(env!("OUT_DIR"), "/dlm_rows.h"))),
+        (&["go/dlm_go.h"], include_str!(concat!(env!("OUT_DIR"), "/dlm_go.h"))),
+    ] {
+        for header in headers {
+            let path = c::root().join(header);
+            if env::var_os("DLM_BLESS").is_some() {
+                fs::write(&path, made).unwrap();
+            }
+            let old = fs::read_to_string(path).ok().is_none_or(|checked_in| checked_in != made);
+            assert!(!old, "{header} is missing or out of date: see the comment of this test");
         }
-        let old = fs::read_to_string(path).ok().is_none_or(|checked_in| checked_in != made);
-        assert!(!old, "{header} is missing or out of date: see the comment of this test");
     }
 }
 
 #[test]
-fn the_header_declares_what_the_library_exports_and_nothing_else() {
+fn the_headers_declare_what_the_library_exports_and_nothing_else() {
     let declared: BTreeSet<_> = c::functions().into_iter().map(|it| it.name).collect();
     assert!(declared.len() > 30);
     assert_eq!(c::exported(&c::library("libdlm.so")), declared);
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_compiler_for_32_bits_refuses_the_header() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("narrow.c");
+    fs::write(&program, "#include <dlm.h>\n").unwrap();
+    let compile = |width: &str| {
+        let mut gcc = std::process::Command::new("gcc");
+        // With the compiler's own headers: those of the system may lack the files for 32 bits.
+        gcc.args([width, "-ffreestanding", "-fsyntax-only", "-I"]).arg(c::root().join("include"));
+        c::run(gcc.arg(&program))
+    };
+    if compile("-m64").is_err() {
+        return skipped("gcc", "it compiles nothing");
+    }
+    let refused = compile("-m32").unwrap_err();
+    assert!(refused.contains("libdlm is for 64-bit machines"), "{refused}");
 }
 
 /// The header is the only list of stores that a C program has.
@@ -47,8 +71,9 @@ fn the_header_names_every_kind_of_store_that_the_readme_names() {
 
 #[test]
 fn the_header_explains_the_options_of_managers_and_tables_as_the_code_does() {
-    let header = fs::read_to_string(c::root().join("include/dlm.h")).unwrap();
-    let told: Vec<Vec<_>> = header
+    let read = |name: &str| fs::read_to_string(c::root().join("include").join(name)).unwrap();
+    let headers = read("dlm.h") + &read("dlm_rows.h");
+    let told: Vec<Vec<_>> = headers
         .split("/// | key | default | |\n/// |---|---|---|\n")
         .skip(1)
         .map(|it| it.lines().map_while(|line| line.strip_prefix("/// | ")?.strip_suffix(" |")).collect())
@@ -69,6 +94,37 @@ fn listed(options: &[dlm::store::StoreOption]) -> Vec<String> {
             format!("{} | {default} | {}", it.key, it.meaning.replace('`', ""))
         })
         .collect()
+}
+
+/// The new names are in the headers, and each function of the interface 0 that is gone has its row.
+#[test]
+fn the_changelog_says_what_became_of_each_function() {
+    let changelog = fs::read_to_string(c::root().join("CHANGELOG.md")).unwrap();
+    let read = |name: &str| fs::read_to_string(c::root().join("include").join(name)).unwrap();
+    let headers: String = ["dlm.h", "dlm_rows.h", "dlm.hpp", "dlm_rows.hpp"].map(read).concat();
+    let words = |text: &str| -> BTreeSet<String> {
+        text.split(|it: char| !it.is_ascii_alphanumeric() && it != '_').map(str::to_owned).collect()
+    };
+    let (known, mut old) = (words(&headers), BTreeSet::new());
+    for table in changelog.split("checked by: the_changelog_says_what_became_of_each_function").skip(1) {
+        let rows = table.lines().skip(3).take_while(|line| line.starts_with('|'));
+        for (before, after) in rows.map(|row| row[1..].split_once('|').unwrap()) {
+            old.extend(words(before));
+            for name in words(after).iter().filter(|it| it.starts_with("dlm_") || it.starts_with("DLM_")) {
+                // The headers themselves, of which the last is for the Go package.
+                let is_header = name == "dlm_rows" || name == "dlm_go";
+                assert!(is_header || known.contains(name), "{name} is in no header");
+            }
+        }
+    }
+    for function in c::functions_of("tests/c/abi0/dlm.h") {
+        let name = function.name;
+        assert!(
+            known.contains(&name) || old.contains(&name),
+            "the changelog does not say that {name} is gone"
+        );
+    }
+    assert!(old.contains("dlm_history_at_ms") && old.len() > 40, "{old:?}");
 }
 
 #[test]

@@ -133,6 +133,23 @@ fn pkg_config_builds_and_runs(installed: &Installed) {
     installed.assert_asked_for(&program);
 }
 
+/// A library of another interface and of the same version can lie in the same folder, and each program has its own.
+#[test]
+fn the_file_of_the_shared_library_is_named_after_its_interface_and_its_functions_have_that_version() {
+    let installed = Installed::shared();
+    let (abi, name) = (installed.abi(), c::soname(&installed.abi()));
+    let library = installed.prefix().join("lib").join(&name);
+    let file = fs::read_link(&library).unwrap();
+    assert_eq!(file.to_str().unwrap(), format!("{name}.{}", env!("CARGO_PKG_VERSION")));
+    let symbols = c::run(Command::new("nm").args(["-D", "--defined-only"]).arg(&library)).unwrap();
+    let functions: BTreeSet<_> = symbols
+        .lines()
+        .filter_map(|line| line.split(' ').nth(2)?.strip_suffix(&format!("@@DLM_{abi}")))
+        .collect();
+    let declared = c::functions();
+    assert_eq!(functions, declared.iter().map(|function| function.name.as_str()).collect());
+}
+
 /// `libdlm.a` contains LMDB and other libraries. Their names must not be visible to a program that uses the archive.
 #[test]
 fn the_installed_archive_shows_its_interface_and_nothing_else() {
@@ -237,8 +254,8 @@ fn a_library_of_another_number_is_built_installed_and_asked_for_by_it() {
         .unwrap();
     let version = source.join("src/capi/version.rs");
     let text = fs::read_to_string(&version).unwrap();
-    let changed = text.replace("pub const DLM_ABI: u32 = 0;", "pub const DLM_ABI: u32 = 7;");
-    assert_ne!(text, changed, "DLM_ABI is no longer 0: change this test");
+    let changed = text.replace("pub const DLM_ABI: u32 = 1;", "pub const DLM_ABI: u32 = 7;");
+    assert_ne!(text, changed, "DLM_ABI is no longer 1: change this test");
     fs::write(&version, changed).unwrap();
 
     // Delete the headers of earlier runs. Only one may be found below.
@@ -290,8 +307,13 @@ fn all_may_read_what_is_installed_and_nothing_is_left_after_uninstalling() {
     let checkout = Checkout::new();
     let prefix = checkout.usr_local();
     checkout.run(install);
-    for file in ["lib/libdlm.so", "lib/libdlm.a", "lib/pkgconfig/dlm.pc", "include/dlm.h", "include/dlm.hpp"]
-    {
+    for file in [
+        "lib/libdlm.so",
+        "lib/libdlm.a",
+        "lib/pkgconfig/dlm.pc",
+        "include/dlm_rows.h",
+        "include/dlm_rows.hpp",
+    ] {
         assert!(prefix.join(file).exists(), "{file}");
     }
     c::assert_for_all(&prefix);

@@ -68,6 +68,12 @@ impl Place {
         out
     }
 
+    /// Runs a program of this time with the libraries in the folder.
+    fn run_beside(&self, folder: &Path) {
+        let program = self.c("gcc", "waiting", Link::Shared, &[]);
+        c::run(Command::new(program).arg(self.store()).env("LD_LIBRARY_PATH", folder)).unwrap();
+    }
+
     fn run(&self, program: &Path, args: &[&str]) {
         self.run_with(program, args, &[]);
     }
@@ -298,7 +304,7 @@ fn a_ttl_and_a_wait_that_are_swapped_and_answers_that_are_ignored_do_not_compile
         let compile = |statements: &str| {
             let program = dir.path().join("types.cpp");
             let text = format!(
-                "#include <dlm.hpp>\n#include <cstdlib>\nusing namespace std::chrono_literals;\n\
+                "#include <dlm_rows.hpp>\n#include <cstdlib>\nusing namespace std::chrono_literals;\n\
                  void calls(const dlm::Manager &manager, const dlm::Lock &lock, const dlm::Latch &latch,\n\
                  const dlm::IdLock &ids, const dlm::KeyLock &keys, const dlm::Cancel &cancel, const dlm::Row &row);\n\
                  void calls(const dlm::Manager &manager, const dlm::Lock &lock, const dlm::Latch &latch,\n\
@@ -573,52 +579,66 @@ fn a_hundred_thousand_random_sequences_of_calls_neither_crash_nor_leak() {
     }
 }
 
-/// `tests/c/abi0` contains a program and the header that it was built with. It is never changed.
+/// `tests/c/abi0` contains a program of the interface 0, with the header that it was built with. It is never changed. An
+/// object file of it does not link with this library: what it calls has another name now.
 #[test]
-fn a_program_of_an_older_header_works_with_this_library() {
+fn a_program_of_an_older_interface_does_not_link_and_the_linker_names_what_is_gone() {
     if !has("gcc") {
         return;
     }
     let place = Place::new();
     for &link in c::links() {
-        let program = place.dir.path().join("old");
         let mut gcc = Command::new("gcc");
         // This include directory must come before the one that `link` adds.
-        gcc.args(["-std=c99", "-g", "-I"])
-            .arg(source("abi0"))
-            .arg(source("abi0/program.c"))
-            .arg("-o")
-            .arg(&program);
-        c::run(link.add_to(&mut gcc)).unwrap();
-        place.run(&program, &[]);
+        gcc.args(["-std=c99", "-g", "-I"]).arg(source("abi0")).arg(source("abi0/program.c"));
+        gcc.arg("-o").arg(place.dir.path().join("old"));
+        let refused = c::run(link.add_to(&mut gcc)).expect_err("it was linked");
+        assert!(refused.contains("undefined reference to `dlm_lock_acquire_within'"), "{refused}");
     }
 }
 
-/// A compiled program depends on the constants, the status numbers and the function types of its header.
+/// A program that was linked with the library of the interface 0 asks for that library by name, and this one does not answer
+/// to it. Both may lie in one folder. The library of that time is replaced by one that has its name and its functions.
 #[test]
-fn no_declaration_of_an_older_header_has_changed() {
-    let declared = |header: &str| -> Vec<String> {
-        let code = header.split_once("*/").unwrap().1.lines().filter(|line| !line.trim().starts_with("//"));
-        // Headings, and what is not part of a type: a compiled program is the same without them.
-        let code = code.filter(|line| *line != "DLM_NODISCARD" && !line.starts_with("/* ----"));
-        let code =
-            code.filter(|line| !line.starts_with("#define DLM_VERSION")).collect::<Vec<_>>().join("\n");
-        // Splits into statements, entries of enums and constants.
-        let parts = code.split([';', '{', '}']).flat_map(|part| part.split("\n\n"));
-        let parts =
-            parts.flat_map(|part| if part.contains('(') { vec![part] } else { part.split('\n').collect() });
-        parts
-            .map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "))
-            .filter(|it| !it.is_empty())
-            .collect()
-    };
-    let old = fs::read_to_string(source("abi0/dlm.h")).unwrap();
-    let new = declared(&fs::read_to_string(c::root().join("include/dlm.h")).unwrap());
-    let old = declared(&old);
-    assert!(old.len() > 100, "{old:?}");
-    for declaration in old {
-        assert!(new.contains(&declaration), "{declaration}");
+fn a_program_of_an_older_interface_is_not_given_this_library() {
+    if !has("gcc") {
+        return;
     }
+    let place = Place::new();
+    let folder = place.dir.path();
+    let at = |name: &str| folder.join(name);
+    let mut old = String::from("#include <dlm.h>\n");
+    for function in c::functions_of("tests/c/abi0/dlm.h") {
+        let takes: Vec<_> = function.takes.iter().map(|(kind, name)| format!("{kind} {name}")).collect();
+        let takes = if takes.is_empty() { "void".into() } else { takes.join(", ") };
+        let unused: String = function.takes.iter().map(|(_, name)| format!("(void){name}; ")).collect();
+        let end = match function.returns.as_str() {
+            "void" => "",
+            _ if function.name == "dlm_abi_check" => "return DLM_INVALID_ARGUMENT;",
+            _ => "return 0;",
+        };
+        let _ = writeln!(old, "{} {}({takes}) {{ {unused}{end} }}", function.returns, function.name);
+    }
+    fs::write(at("old.c"), old).unwrap();
+    let (theirs, ours) = (c::soname("0"), c::soname(&c::abi(&c::root().join("include/dlm.h"))));
+    assert_ne!(theirs, ours);
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-shared", "-fPIC", &format!("-Wl,-soname,{theirs}"), "-I"]).arg(source("abi0"));
+    c::run(gcc.arg(at("old.c")).arg("-o").arg(at(&theirs))).unwrap();
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-std=c99", "-I"]).arg(source("abi0")).arg(source("abi0/program.c")).arg(at(&theirs));
+    c::run(gcc.args(["-pthread", "-o"]).arg(at("program"))).unwrap();
+    std::os::unix::fs::symlink(c::library("libdlm.so"), at(&ours)).unwrap();
+
+    // It has the library of its time, although this one lies beside it.
+    let run = || c::run(Command::new(at("program")).arg(place.store()).env("LD_LIBRARY_PATH", folder));
+    let failure = run().expect_err("the old library refuses");
+    assert!(failure.contains("program.c:"), "{failure}");
+    place.run_beside(folder);
+    // Without that it does not start.
+    fs::remove_file(at(&theirs)).unwrap();
+    let refused = run().expect_err("it got another library");
+    assert!(refused.contains(&format!("{theirs}: cannot open shared object file")), "{refused}");
 }
 
 /// A program that ignores the status of an acquire would work without the lock.
@@ -628,7 +648,7 @@ fn every_compiler_reports_a_status_that_is_ignored() {
         c::functions().into_iter().filter(|function| function.returns == "enum dlm_status").collect();
     assert!(statuses.len() > 30, "{statuses:?}");
     let program = |returns: &str, before: &str| {
-        let mut text = String::from("#include <dlm.h>\n");
+        let mut text = String::from("#include <dlm_rows.h>\n#include <dlm_go.h>\n");
         for (at, function) in statuses.iter().enumerate() {
             let takes: Vec<_> = function.takes.iter().map(|(kind, name)| format!("{kind} {name}")).collect();
             let names: Vec<_> = function.takes.iter().map(|(_, name)| name.as_str()).collect();
@@ -660,7 +680,8 @@ fn every_compiler_reports_a_status_that_is_ignored() {
             command.args(if compiler.ends_with("++") { ["-x", "c++"] } else { ["-x", "c"] });
             // By default some compilers stop after twenty errors.
             command.arg(if compiler.starts_with('g') { "-fmax-errors=0" } else { "-ferror-limit=0" });
-            c::run(command.arg("-I").arg(c::root().join("include")).arg(program))
+            command.arg("-I").arg(c::root().join("include")).arg("-I").arg(c::root().join("go"));
+            c::run(command.arg(program))
         };
         compile(&used).unwrap();
         let reported = compile(&ignored).expect_err(compiler);
@@ -682,14 +703,14 @@ const NULL_ALLOWED: [&str; 20] = [
     "cell_out",
     "counted_out",
     "dlm_manager_open options",
-    "dlm_lock_acquire cancel",
-    "dlm_lock_acquire_within cancel",
-    "dlm_lock_acquire_start cancel",
-    "dlm_lock_acquire_start_here cancel",
-    "dlm_manager_acquire_all cancel",
+    "dlm_lock_try_acquire options",
+    "dlm_lock_acquire options",
+    "dlm_lock_acquire_start options",
+    "dlm_lock_acquire_start_here options",
+    "dlm_lock_campaign options",
+    "dlm_manager_acquire_all options",
     "dlm_manager_list after",
     "dlm_manager_diagnose is_safe_out",
-    "dlm_lock_campaign cancel",
     "dlm_lock_observe cancel",
     "dlm_latch_await_open cancel",
     "dlm_log_to callback",
@@ -717,9 +738,7 @@ fn every_function_answers_null_for_every_pointer() {
         }
         for (at, (_, argument)) in function.takes.iter().enumerate() {
             let mut numbers: Vec<_> = never_allowed(argument).into_iter().collect();
-            if argument == "max_hold_ms"
-                || (argument == "wait_ms" && !WAIT_HAS_DEFAULT.contains(&&*function.name))
-            {
+            if ["max_hold_ms", "wait_ms"].contains(&argument.as_str()) {
                 numbers.push("DLM_DEFAULT");
             }
             for number in numbers {
@@ -763,17 +782,6 @@ fn unrefused(name: &str) -> &'static str {
     }
 }
 
-/// Functions that take `DLM_DEFAULT` as a wait. In an election it means no limit, as the header says.
-const WAIT_HAS_DEFAULT: [&str; 7] = [
-    "dlm_manager_reach",
-    "dlm_lock_acquire_within",
-    "dlm_lock_acquire_start",
-    "dlm_lock_acquire_start_here",
-    "dlm_manager_acquire_all",
-    "dlm_lock_campaign",
-    "dlm_lock_observe",
-];
-
 /// Returns a number that no function allows for an argument of this name.
 fn never_allowed(argument: &str) -> Option<&'static str> {
     match argument {
@@ -809,41 +817,44 @@ fn good(name: &str, (kind, argument): &(String, String)) -> String {
         (_, "key") if name.ends_with("_setting_ms") => "\"ttl\"".into(),
         ("const char *" | "const void *", _) => "\"purpose\"".into(),
         ("const uint64_t *", _) => "many".into(),
-        ("size_t", _) if name.ends_with("_stats") => "sizeof(struct dlm_stats)".into(),
-        ("size_t", _) if name.ends_with("_name") || name.ends_with("_store") => "DLM_NAME_SIZE".into(),
         ("size_t", "index") => "0".into(),
-        ("size_t", "size")
-            if ["_inspect", "_observe", "_inspection"].iter().any(|end| name.ends_with(end)) =>
-        {
-            "sizeof(struct dlm_inspection)".into()
+        ("size_t", "cell_size") if name.contains("_cells_") => "sizeof(struct dlm_row_cell)".into(),
+        ("size_t", "entry_size") => "sizeof(struct dlm_history_entry)".into(),
+        (
+            "size_t",
+            "stats_size" | "inspection_size" | "cell_size" | "change_size" | "family_size"
+            | "completion_size",
+        ) => {
+            format!("sizeof(struct dlm_{})", argument.trim_end_matches("_size"))
         }
-        ("size_t", _) if name.ends_with("_into_token") => "DLM_TOKEN_SIZE".into(),
         ("size_t", _) => "2".into(),
         (_, "locks") => "locks".into(),
         (_, "min_hold_ms") => "1".into(),
         (_, "inspection") => "&out_inspection".into(),
-        (_, "name_out" | "uri_out") => "out_name".into(),
         (_, "fences_out") => "out_fences".into(),
         (_, "ttl_ms") => "DLM_DEFAULT".into(),
-        (_, "wait_ms" | "abi") => "0".into(),
+        (_, "wait_ms") => "0".into(),
+        (_, "abi") => "DLM_ABI".into(),
         (_, "max_hold_ms") => "DLM_FOREVER".into(),
         // A descriptor that is none.
         (_, "fd") => "-1".into(),
-        ("const char *const *", _) => "texts".into(),
+        ("const char *const *", _) => "words".into(),
         (_, "level" | "kind") => "2".into(),
         ("int64_t", "count" | "by") => "1".into(),
         ("uint64_t" | "int32_t", _) => "1".into(),
         ("void *", "user") => "(void *)many".into(),
         (_, "callback") => "heard".into(),
-        (_, "token_out") => "out_token".into(),
+        ("bool", _) => "true".into(),
+        ("const struct dlm_acquire_options *", _) if name.ends_with("_try_acquire") => "NULL".into(),
+        ("const struct dlm_acquire_options *", _) => "&at_once".into(),
         (_, argument) if argument.ends_with("_out") => {
             format!("&out_{}", argument.trim_end_matches("_out"))
         }
         // Objects with ids and keys that can be released.
-        ("const struct dlm_id_lock *", _) if name.contains("_release") => "held_ids".into(),
-        ("const struct dlm_key_lock *", _) if name.contains("_release") => "held_keys".into(),
+        ("struct dlm_id_lock *", _) if name.contains("_release") => "held_ids".into(),
+        ("struct dlm_key_lock *", _) if name.contains("_release") => "held_keys".into(),
         // A latch that does not exist yet.
-        ("const struct dlm_latch *", _) if name.contains("_create") => "new_latch".into(),
+        ("struct dlm_latch *", _) if name.contains("_create") => "new_latch".into(),
         (kind, _) => {
             kind.trim_start_matches("const ").trim_start_matches("struct dlm_").trim_end_matches(" *").into()
         }
@@ -881,7 +892,6 @@ fn null_call(function: &c::Function, nulls: &[usize]) -> String {
         .collect();
     let mut text = String::from("    begin();\n");
     for output in &outputs {
-        let output = if *output == "uri" { "name" } else { output };
         let _ = writeln!(text, "    memset(&out_{output}, 0xa5, sizeof out_{output});");
     }
     let _ = match (function.returns.as_str(), refused) {
@@ -908,8 +918,8 @@ fn null_call(function: &c::Function, nulls: &[usize]) -> String {
                 writeln!(text, "    CHECK(out_stats.leases_held == 0 && out_stats.threads_waiting == 0);")
             }
             "inspection" => writeln!(text, "    CHECK(!out_inspection.is_held && !out_inspection.host[0]);"),
-            "token" => writeln!(text, "    CHECK(!out_token[0]);"),
-            "name" | "uri" => writeln!(text, "    CHECK(!out_name[0]);"),
+            "entry" => writeln!(text, "    CHECK(out_entry.kind == NULL && out_entry.at_ms == 0);"),
+            "completion" => writeln!(text, "    CHECK(out_completion.kind == 0);"),
             "fences" => writeln!(text, "    CHECK(!out_fences[0] && !out_fences[1]);"),
             "cell" => writeln!(text, "    CHECK(out_cell.value == NULL && out_cell.column_size == 0);"),
             other => writeln!(text, "    CHECK(!out_{other});"),

@@ -132,8 +132,15 @@ fn the_library_has_the_name_that_its_package_says() {
     let (package, soname) = (format!("libdlm-locks{abi}"), c::soname(&abi));
     let package = named(packages, &package);
     let library = package.root.join("usr/lib").join(multiarch()).join(&soname);
-    let dynamic = c::run(Command::new("readelf").arg("-d").arg(library)).unwrap();
+    let dynamic = c::run(Command::new("readelf").arg("-d").arg(&library)).unwrap();
     assert!(dynamic.contains(&format!("Library soname: [{soname}]")), "{dynamic}");
+    assert!(dynamic.contains("NODELETE") && dynamic.contains("BIND_NOW"), "{dynamic}");
+    // A program that was linked with it asks for this version of each function.
+    let symbols = c::run(Command::new("nm").args(["-D", "--defined-only"]).arg(&library)).unwrap();
+    let versioned = format!("@@DLM_{abi}");
+    let functions = symbols.lines().filter(|line| line.contains(" T ")).count();
+    assert_eq!(functions, c::functions().len());
+    assert_eq!(symbols.lines().filter(|line| line.ends_with(&versioned)).count(), functions, "{symbols}");
     let control =
         |file: &str| c::run(Command::new("dpkg-deb").arg("-I").arg(&package.file).arg(file)).unwrap();
     assert_eq!(control("triggers"), "activate-noawait ldconfig\n");
@@ -208,10 +215,12 @@ fn the_list_of_symbols_is_that_of_the_header() {
     let (head, listed) = text.split_at(text.find("\n ").expect("a list") + 1);
     let name = |line: &str| line.trim().split('@').next().unwrap().to_owned();
     let known: BTreeSet<_> = listed.lines().map(name).collect();
-    let declared: BTreeSet<_> = c::functions().into_iter().map(|function| function.name).collect();
+    // And the version that all functions have.
+    let functions = c::functions().into_iter().map(|function| function.name);
+    let declared: BTreeSet<_> = functions.chain(["DLM_ABI".to_owned()]).collect();
     if std::env::var_os("DLM_BLESS").is_some() {
         let new = declared.difference(&known);
-        let new = new.map(|name| format!(" {name}@Base {}~", env!("CARGO_PKG_VERSION")));
+        let new = new.map(|name| format!(" {name}@DLM_ABI {}~", env!("CARGO_PKG_VERSION")));
         let mut lines: Vec<_> =
             listed.lines().map(str::to_owned).filter(|it| declared.contains(&name(it))).collect();
         lines.extend(new);

@@ -431,7 +431,8 @@ fn every_manifest_in_a_page_names_features_that_exist() {
 #[test]
 fn the_names_of_calls_in_other_languages_exist() {
     let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
-    let (c, cpp) = (read("include/dlm.h"), read("include/dlm.hpp"));
+    let c = read("include/dlm.h") + &read("include/dlm_rows.h");
+    let cpp = read("include/dlm.hpp") + &read("include/dlm_rows.hpp");
     let go: String =
         ["calls", "rows", "lease", "manager", "errors"].map(|it| read(&format!("go/{it}.go"))).concat();
     let last_name = |call: &str| {
