@@ -91,7 +91,7 @@ mod capi {
 ";
 
     const GO_OPENING: &str = "\
-/* dlm_go.h: functions of libdlm for the Go package, and for no other program: they may change with any version.
+/* dlm_go.h: functions of libdlm for the Go package, and for no other program: they change only with DLM_ABI.
  * Generated from src/capi by build.rs; do not edit. */
 ";
 

@@ -1,4 +1,4 @@
-/* dlm_go.h: functions of libdlm for the Go package, and for no other program: they may change with any version.
+/* dlm_go.h: functions of libdlm for the Go package, and for no other program: they change only with DLM_ABI.
  * Generated from src/capi by build.rs; do not edit. */
 #ifndef DLM_GO_H
 #define DLM_GO_H

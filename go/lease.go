@@ -142,7 +142,8 @@ func (l *Lease) Remaining() time.Duration {
 // found lost. A renewal postpones this.
 //
 // It costs no descriptor and no goroutine: one goroutine of the manager watches all leases. The channel is closed up to
-// 200 ms after a change by the clock. [Lease.Check] is never late.
+// 200 ms after a change by the clock, and up to a second later while the reason is looked for why other leases were lost.
+// [Lease.Check] is never late.
 func (l *Lease) Lost() <-chan struct{} {
 	if l.made() != nil {
 		return neverHeld

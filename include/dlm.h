@@ -382,7 +382,7 @@ enum dlm_status dlm_manager_lock(const struct dlm_manager *manager,
 ///
 /// Errors: DLM_CLOSED. A store that does not answer is a finding.
 DLM_NODISCARD
-enum dlm_status dlm_manager_diagnose(const struct dlm_manager *manager,
+enum dlm_status dlm_manager_diagnose(struct dlm_manager *manager,
                                      struct dlm_texts **findings_out,
                                      bool *is_safe_out,
                                      struct dlm_error **error_out);
@@ -507,6 +507,8 @@ struct dlm_acquire_options {
 struct dlm_inspection {
     /// Whether somebody holds the lock.
     bool is_held;
+    /// 0.
+    uint8_t reserved[7];
     /// The fence that was counted last; 0 if the store does not know it.
     uint64_t fence;
     /// Remaining time of the holder's lease in milliseconds, or -1 if it is not known. The holder may renew the
@@ -1185,7 +1187,8 @@ void dlm_completions_free(struct dlm_completions *completions);
 /// expired. Then it may end again. The list has each of the two at most once: whoever takes one reads the state of the lease.
 /// dlm_lease_free() takes the tag out again, and adds nothing.
 ///
-/// A change by the clock may be in the list up to 200 ms late. dlm_lease_check() is never late. All leases of a manager share
+/// A change by the clock may be in the list up to 200 ms late, and up to a second more while the reason is looked for why
+/// other leases were lost. dlm_lease_check() is never late. All leases of a manager share
 /// one thread for this, and need no descriptor. Never blocks, except that it may start that thread.
 ///
 /// Errors: DLM_INVALID_ARGUMENT also for a second call; DLM_INTERNAL_ERROR if no thread can be started; DLM_CLOSED.
@@ -1423,9 +1426,10 @@ enum dlm_status dlm_manager_initialize_latches(struct dlm_manager *manager, stru
 /// Returns the number of texts; 0 for NULL. Never blocks.
 size_t dlm_texts_count(const struct dlm_texts *texts);
 
-/// Returns the text at `index`, from 0, or "" after the last one. Names are sorted. The text lives until
+/// Returns the text at `index`, from 0, or "" after the last one. Names of participants are sorted. The text lives until
 /// `texts` is freed. Never returns NULL. Never blocks.
-const char *dlm_texts_at(const struct dlm_texts *texts, size_t index);
+const char *dlm_texts_at(const struct dlm_texts *texts,
+                         size_t index);
 
 /// Frees a list of texts. NULL is allowed. Never blocks.
 void dlm_texts_free(struct dlm_texts *texts);

@@ -288,9 +288,9 @@ enum dlm_status dlm_row_delete_if(struct dlm_row *row,
                                   bool *deleted_out,
                                   struct dlm_error **error_out);
 
-/// Makes the changes in one atomic step if the columns of `as_read` are unchanged. `change_size` is sizeof(struct
-/// dlm_change). These are all columns that were
-/// passed to dlm_row_get_columns(), even those that did not exist. The changes may be in these columns or in others.
+/// Makes the changes in one atomic step if the columns of `as_read` are unchanged. These are all columns that were passed to
+/// dlm_row_get_columns(), even those that did not exist. The changes may be in these columns or in others. `change_size` is
+/// sizeof(struct dlm_change).
 /// A column that was changed and changed back counts as unchanged.
 ///
 /// `*committed_out` is false if a column was changed. Then nothing is written: read the columns again and compute the

@@ -159,7 +159,8 @@ pub unsafe extern "C" fn dlm_completions_free(completions: *mut dlm_completions)
 /// expired. Then it may end again. The list has each of the two at most once: whoever takes one reads the state of the lease.
 /// dlm_lease_free() takes the tag out again, and adds nothing.
 ///
-/// A change by the clock may be in the list up to 200 ms late. dlm_lease_check() is never late. All leases of a manager share
+/// A change by the clock may be in the list up to 200 ms late, and up to a second more while the reason is looked for why
+/// other leases were lost. dlm_lease_check() is never late. All leases of a manager share
 /// one thread for this, and need no descriptor. Never blocks, except that it may start that thread.
 ///
 /// Errors: DLM_INVALID_ARGUMENT also for a second call; DLM_INTERNAL_ERROR if no thread can be started; DLM_CLOSED.

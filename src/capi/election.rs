@@ -66,7 +66,7 @@ pub unsafe extern "C" fn dlm_lock_observe(
         status(error_out, || {
             output("inspection", inspection)?;
             output("changed_out", changed_out)?;
-            let before = read::<dlm_inspection>(inspection, inspection_size)?.term();
+            let before = read::<dlm_inspection>(inspection, inspection_size)?.checked()?.term();
             let wait = wait_without_default("wait_ms", wait_ms)?.unwrap_or(std::time::Duration::MAX);
             let lock = find(lock)?;
             let cancel = find_optional(cancel)?;

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::answer::status;
 use super::arguments::{millis, output};
 use super::error::dlm_error;
-use super::failure::Outcome;
+use super::failure::{Failure, Outcome};
 use super::lock::dlm_lock;
 use super::process::find;
 use super::status::dlm_status;
@@ -22,6 +22,8 @@ use crate::{Fence, store::Identity};
 pub struct dlm_inspection {
     /// Whether somebody holds the lock.
     pub is_held: bool,
+    /// 0.
+    pub reserved: [u8; 7],
     /// The fence that was counted last; 0 if the store does not know it.
     pub fence: u64,
     /// Remaining time of the holder's lease in milliseconds, or -1 if it is not known. The holder may renew the
@@ -98,6 +100,7 @@ impl dlm_inspection {
         let identity = holder.and_then(|holder| holder.identity.as_ref());
         dlm_inspection {
             is_held: holder.is_some(),
+            reserved: [0; 7],
             fence: inspection.fence.map_or(0, |fence| fence.0),
             left_ms: holder.and_then(|holder| holder.remaining).map_or(-1, millis),
             since_ms: holder.and_then(|holder| holder.since).map_or(-1, since_1970),
@@ -106,6 +109,15 @@ impl dlm_inspection {
             host: c_text(identity.map_or("", |identity| &identity.host)),
             purpose: c_text(identity.map_or("", |identity| &identity.purpose)),
             layout: c_text(inspection.layout.unwrap_or_default()),
+        }
+    }
+
+    /// # Errors
+    /// INVALID_ARGUMENT if a program has written to what is reserved.
+    pub(super) fn checked(self) -> Outcome<dlm_inspection> {
+        match self.reserved {
+            [0, 0, 0, 0, 0, 0, 0] => Ok(self),
+            other => Err(Failure::invalid(format!("reserved {other:?} is not allowed: 0"))),
         }
     }
 
@@ -142,6 +154,12 @@ mod tests {
     use std::ffi::CStr;
 
     use super::*;
+
+    #[test]
+    fn the_first_version_has_its_size_and_no_padding() {
+        assert_eq!(size_of::<dlm_inspection>(), dlm_inspection::FIRST);
+        assert_eq!(offset_of!(dlm_inspection, fence), offset_of!(dlm_inspection, reserved) + 7);
+    }
 
     #[test]
     fn a_text_is_cut_to_its_array_and_ends_with_nul() {

@@ -9,7 +9,7 @@ use super::described::KeptText;
 use super::error::dlm_error;
 use super::guard::{freeing, value, write};
 use super::handles::HandleTable;
-use super::process::{Handle, PerProcess, find, free};
+use super::process::{Handle, PerProcess, find, find_optional, free};
 use super::status::dlm_status;
 use crate::Lease;
 
@@ -249,5 +249,11 @@ pub unsafe extern "C" fn dlm_lease_release(
 /// blocks as dlm_manager_free() says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lease_free(lease: *mut dlm_lease) {
-    freeing(|| free(lease));
+    freeing(|| {
+        // Another thread may be in a call with the lease, and drop it later. An error of it is that of `free`.
+        if let Ok(Some(lease)) = find_optional(lease) {
+            lease.stop_notifying();
+        }
+        free(lease)
+    });
 }

@@ -191,7 +191,7 @@ pub unsafe extern "C" fn dlm_manager_lock(
 /// Errors: DLM_CLOSED. A store that does not answer is a finding.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_manager_diagnose(
-    manager: *const dlm_manager,
+    manager: *mut dlm_manager,
     findings_out: *mut *mut dlm_texts,
     is_safe_out: *mut bool,
     error_out: *mut *mut dlm_error,

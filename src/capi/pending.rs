@@ -8,7 +8,7 @@ use super::guard::freeing;
 use super::handles::HandleTable;
 use super::lease::dlm_lease;
 use super::lock::dlm_lock;
-use super::process::{Handle, PerProcess, find, free, into_handle};
+use super::process::{Handle, PerProcess, find, find_optional, free, into_handle};
 use super::status::dlm_status;
 use crate::Pending;
 
@@ -130,5 +130,11 @@ pub unsafe extern "C" fn dlm_pending_cancel(
 /// except as dlm_manager_free() says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_pending_free(pending: *mut dlm_pending) {
-    freeing(|| free(pending));
+    freeing(|| {
+        // Another thread may be in a call with the pending, and drop it later. An error of it is that of `free`.
+        if let Ok(Some(pending)) = find_optional(pending) {
+            pending.stop_notifying();
+        }
+        free(pending)
+    });
 }

@@ -369,9 +369,9 @@ pub unsafe extern "C" fn dlm_row_delete_if(
     }
 }
 
-/// Makes the changes in one atomic step if the columns of `as_read` are unchanged. `change_size` is sizeof(struct
-/// dlm_change). These are all columns that were
-/// passed to dlm_row_get_columns(), even those that did not exist. The changes may be in these columns or in others.
+/// Makes the changes in one atomic step if the columns of `as_read` are unchanged. These are all columns that were passed to
+/// dlm_row_get_columns(), even those that did not exist. The changes may be in these columns or in others. `change_size` is
+/// sizeof(struct dlm_change).
 /// A column that was changed and changed back counts as unchanged.
 ///
 /// `*committed_out` is false if a column was changed. Then nothing is written: read the columns again and compute the

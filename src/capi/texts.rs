@@ -34,7 +34,7 @@ pub unsafe extern "C" fn dlm_texts_count(texts: *const dlm_texts) -> usize {
     value(0, || Ok(find(texts)?.0.len()))
 }
 
-/// Returns the text at `index`, from 0, or "" after the last one. Names are sorted. The text lives until
+/// Returns the text at `index`, from 0, or "" after the last one. Names of participants are sorted. The text lives until
 /// `texts` is freed. Never returns NULL. Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_texts_at(texts: *const dlm_texts, index: usize) -> *const c_char {

@@ -219,14 +219,14 @@ impl Lease {
                 "one without a list of completions",
             ));
         }
-        self.session.leases.keeper.watch(&self.lock).inspect_err(|_| self.stop_notifying())
+        self.session.leases.keeper.watch(&self.lock).inspect_err(|_| self.lock.life.stop_listing(false))
     }
 
-    /// Takes the tag of [`notify`](Lease::notify) out of its list.
+    /// Takes the tag of [`notify`](Lease::notify) out of its list, for good.
     #[cfg(feature = "capi")]
     pub(crate) fn stop_notifying(&self) {
         if self.session.not_forked().is_ok() {
-            self.lock.life.stop_listing();
+            self.lock.life.stop_listing(true);
         }
     }
 

@@ -224,6 +224,16 @@ impl Pending {
     }
 }
 
+#[cfg(feature = "capi")]
+impl Pending {
+    /// Takes the tag of [`notify`](Pending::notify) out of its list. Then it is not added any more.
+    pub(crate) fn stop_notifying(&self) {
+        if self.shared.session.not_forked().is_ok() {
+            self.shared.state.lock().stop_notifying();
+        }
+    }
+}
+
 impl PendingShared {
     fn terms(&self) -> Terms<'_> {
         self.terms.of_queue()
@@ -470,6 +480,15 @@ impl Inquiry for PendingShared {
     }
 }
 
+impl PendingState {
+    /// Takes the tag out of its list.
+    fn stop_notifying(&mut self) {
+        if let Some(Listener { completions, number: Some(number), .. }) = self.listener.take() {
+            completions.remove(number);
+        }
+    }
+}
+
 impl Drop for Pending {
     fn drop(&mut self) {
         if self.shared.session.not_forked().is_err() {
@@ -478,16 +497,13 @@ impl Drop for Pending {
             return;
         }
         let mut state = self.shared.state.lock();
-        let listener = state.listener.take();
+        state.stop_notifying();
         if state.ticket.is_some() {
             self.shared.finish(state, Err(self.shared.cancelled(None)));
         } else {
             drop(state);
             // A lease that nobody took is released.
             drop(self.shared.result.take(&self.shared.name));
-        }
-        if let Some(Listener { completions, number: Some(number), .. }) = listener {
-            completions.remove(number);
         }
     }
 }

@@ -296,8 +296,13 @@ impl Keeper {
     pub(crate) fn resume(&self, lock: &Arc<HeldLock>) -> Result<()> {
         match lock.life.kept_until() {
             Some(until) => self.keep(lock, until),
-            None if lock.life.has_listeners() => self.watch(lock),
-            None => Ok(()),
+            None => {
+                if lock.life.has_listeners() {
+                    // The renewal has succeeded. While the manager closes, its end notifies them.
+                    let _ = self.watch(lock);
+                }
+                Ok(())
+            }
         }
     }
 
@@ -513,10 +518,11 @@ impl<'a> RenewalRound<'a> {
             }
         }
         self.ask(&mut asked);
+        // Together, because other leases wait meanwhile for the notice of their own end.
+        let by = Deadline::after(REASON.min(shared.settings.timeout));
         for AskedRenewal { address, lock, after, lost, answer, .. } in asked {
             let events = LeaseEvents::new(&shared.events, lock);
             if let Some(LostRecord { record, why, leftover, .. }) = lost {
-                let by = Deadline::after(REASON.min(shared.settings.timeout));
                 let reason = find_reason(&*shared.store, lock, &record, why, by);
                 // A release since then changes nothing: it found no record of ours.
                 lock.life.lost(reason);

@@ -51,6 +51,9 @@ struct Facts {
     /// The list that gets an entry when the lease is at risk or has ended.
     #[cfg(feature = "capi")]
     listed: Option<ListedChanges>,
+    /// Whether no list gets an entry any more.
+    #[cfg(feature = "capi")]
+    is_unlisted: bool,
     /// The state after the last message.
     reported: LeaseState,
 }
@@ -66,14 +69,16 @@ struct ListedChanges {
 
 #[cfg(feature = "capi")]
 impl ListedChanges {
-    fn report(&mut self, state: LeaseState) {
+    /// `was_valid`: whether the lease was valid before. It ends once, and the reason may become known later.
+    fn report(&mut self, was_valid: bool, state: LeaseState) {
         let (kind, number) = match state {
             LeaseState::AtRisk => (CompletionKind::AtRisk, &mut self.at_risk),
             LeaseState::Lost(reason) => (CompletionKind::Ended(Some(reason)), &mut self.ended),
             LeaseState::Released => (CompletionKind::Ended(None), &mut self.ended),
             LeaseState::Held | LeaseState::Renewing => return,
         };
-        if !number.is_some_and(|number| self.completions.has(number)) {
+        let is_in_list = number.is_some_and(|number| self.completions.replace(number, kind));
+        if was_valid && !is_in_list {
             *number = Some(self.completions.push(self.tag, kind));
         }
     }
@@ -97,6 +102,8 @@ impl Life {
             listeners: Vec::new(),
             #[cfg(feature = "capi")]
             listed: None,
+            #[cfg(feature = "capi")]
+            is_unlisted: false,
             reported: LeaseState::Held,
         };
         Life {
@@ -230,20 +237,23 @@ impl Life {
     pub(crate) fn list_changes(&self, completions: &Completions, tag: u64) -> bool {
         let mut facts = self.facts.lock();
         self.notify(&mut facts);
-        if facts.listed.is_some() {
+        if facts.is_unlisted || facts.listed.as_ref().is_some_and(|it| !it.completions.is_closed()) {
             return false;
         }
         let completions = completions.clone();
         let mut listed = ListedChanges { completions, tag, at_risk: None, ended: None };
-        listed.report(facts.reported);
+        listed.report(true, facts.reported);
         facts.listed = Some(listed);
         true
     }
 
-    /// Takes the tag out of the list, which gets no more of this lease.
+    /// Takes the tag out of the list, which gets no more of this lease. `for_good`: nor does any other list.
     #[cfg(feature = "capi")]
-    pub(crate) fn stop_listing(&self) {
-        let listed = self.facts.lock().listed.take();
+    pub(crate) fn stop_listing(&self, for_good: bool) {
+        let mut facts = self.facts.lock();
+        facts.is_unlisted |= for_good;
+        let listed = facts.listed.take();
+        drop(facts);
         if let Some(ListedChanges { completions, at_risk, ended, .. }) = listed {
             at_risk.into_iter().chain(ended).for_each(|number| completions.remove(number));
         }
@@ -303,6 +313,8 @@ impl Life {
         }
         let state = facts.state(ends, now);
         if facts.reported != state {
+            #[cfg(feature = "capi")]
+            let was_valid = facts.reported.is_valid();
             facts.reported = state;
             // A full channel has a message that was not read yet. A listener that is gone is removed.
             facts
@@ -310,7 +322,7 @@ impl Life {
                 .retain(|listener| !matches!(listener.try_send(()), Err(TrySendError::Disconnected(()))));
             #[cfg(feature = "capi")]
             if let Some(listed) = &mut facts.listed {
-                listed.report(state);
+                listed.report(was_valid, state);
             }
         }
     }
@@ -381,6 +393,41 @@ mod tests {
         valid.released();
         assert_eq!((changes.len(), valid.listen().len()), (1, 1));
         assert_eq!(Life::new(now, length).listen().len(), 1, "it has expired");
+    }
+
+    #[cfg(feature = "capi")]
+    #[test]
+    fn a_list_gets_the_end_of_a_lease_once_with_the_last_reason_and_nothing_after_it_was_stopped() {
+        let (now, length) = (Moment::now(), Duration::from_secs(90));
+        let completions = Completions::new();
+        let kinds =
+            || std::iter::from_fn(|| completions.next_completion()).map(|it| it.kind).collect::<Vec<_>>();
+        let expired = Life::new(now, length);
+        assert!(expired.list_changes(&completions, 7));
+        assert!(!expired.list_changes(&completions, 8), "it has a list");
+        assert_eq!(kinds(), [CompletionKind::Ended(Some(LostReason::Expired))]);
+        // The clean-up after a loss.
+        expired.released();
+        assert_eq!(kinds(), []);
+
+        let valid = Life::new(now.after(length), length);
+        assert!(valid.list_changes(&completions, 7));
+        valid.released();
+        valid.lost(LostReason::TakenOver);
+        assert_eq!(kinds(), [CompletionKind::Ended(Some(LostReason::TakenOver))], "the reason came later");
+
+        let stopped = Life::new(now.after(length), length);
+        assert!(stopped.list_changes(&completions, 7));
+        stopped.stop_listing(true);
+        stopped.released();
+        assert_eq!(kinds(), []);
+        assert!(!stopped.list_changes(&completions, 7), "a call that was under way");
+
+        let closed = Completions::new();
+        let moved = Life::new(now.after(length), length);
+        assert!(moved.list_changes(&closed, 7));
+        closed.close();
+        assert!(moved.list_changes(&completions, 7), "the other list is gone");
     }
 
     #[test]

@@ -174,10 +174,16 @@ impl Completions {
         }
     }
 
-    /// Returns whether nobody has taken the entry out of the list.
+    /// Changes an entry that nobody has taken out of the list. Returns whether there is one.
     #[cfg(feature = "capi")]
-    pub(crate) fn has(&self, number: u64) -> bool {
-        self.shared.state.lock().entries.contains_key(&number)
+    pub(crate) fn replace(&self, number: u64, kind: CompletionKind) -> bool {
+        let mut state = self.shared.state.lock();
+        state.entries.get_mut(&number).map(|entry| entry.kind = kind).is_some()
+    }
+
+    #[cfg(feature = "capi")]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.shared.state.lock().is_closed
     }
 
     pub(crate) fn not_forked(&self) -> Result<()> {
