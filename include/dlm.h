@@ -471,9 +471,7 @@ enum dlm_status dlm_manager_setting_ms(const struct dlm_manager *manager,
 struct dlm_lock;
 
 /// How to acquire a lock, for dlm_lock_acquire() and the like. Begin with DLM_ACQUIRE_OPTIONS, and change what should differ:
-///
-///     struct dlm_acquire_options how = DLM_ACQUIRE_OPTIONS;
-///     how.wait_ms = 5000;
+/// `struct dlm_acquire_options how = DLM_ACQUIRE_OPTIONS; how.wait_ms = 5000;`
 ///
 /// Calls read it and do not keep it. NULL in its place means DLM_ACQUIRE_OPTIONS. Later versions append fields, and 0 in them
 /// changes nothing.

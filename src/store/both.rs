@@ -407,12 +407,17 @@ impl<B: LayoutBridge> LockStore for BothStore<B> {
         )
     }
 
+    /// Both this and the holder free the half `own` first. Whoever frees it has ended the grant, although the other one may
+    /// free the second half.
     fn release_broken(&self, name: &LockName, owner_record: &OwnerRecord, by: Deadline) -> Result<Released> {
-        released_both(
-            owner_record,
-            |own| self.bridge.own().release_broken(name, own, by),
-            |java| self.bridge.java().release_broken(name, java, by),
-        )
+        let OwnerParts { java, own } = OwnerParts::decode(owner_record)?;
+        let first = own.as_ref().map(|own| self.bridge.own().release_broken(name, own, by)).transpose()?;
+        if first == Some(Released::NotOurs) {
+            return Ok(Released::NotOurs);
+        }
+        let second =
+            java.as_ref().map(|java| self.bridge.java().release_broken(name, java, by)).transpose()?;
+        Ok(first.or(second).unwrap_or(Released::NotOurs))
     }
 
     fn holder(&self, name: &LockName, by: Deadline) -> Result<Option<Holder>> {

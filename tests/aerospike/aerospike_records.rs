@@ -289,7 +289,7 @@ fn the_address_of_records_is_checked_and_unknown_options_are_refused() {
         ("n/", "the set is missing"),
         (&format!("n/{}", "s".repeat(64)), "1 to 63 bytes"),
         ("n/a:b", "1 to 63 bytes"),
-        ("/s", "1 to 31 bytes"),
+        ("/s", "the namespace is missing"),
         ("n/DC%23dc1%23tests", "locks and latches"),
         ("n/XDC%23tests", "locks and latches"),
         ("n/s?fence=off", "one of timeout, strong_consistency, pool"),

@@ -469,6 +469,24 @@ fn a_release_says_what_both_halves_said() {
     assert_eq!(are_held(&server), [false, false]);
 }
 
+/// A holder was told that its lock was broken, and who broke it that nothing was.
+#[test]
+fn of_a_release_and_a_break_at_one_time_one_has_ended_the_grant() {
+    let by = Deadline::after(LONG);
+    // The holder has freed its first half.
+    let (store, server) = store();
+    let grant = granted(&store);
+    server.lock().records[OWN] = None;
+    assert_eq!(store.release_broken(&name(), &grant.owner_record, by).unwrap(), Released::NotOurs);
+    assert_eq!(are_held(&server), [true, false], "the second half is left to the holder");
+    // The holder frees the second half after the first one was broken.
+    let (store, server) = self::store();
+    let grant = granted(&store);
+    plan(&server, "java remove", Fate::After(|server| server.records[JAVA] = None));
+    assert_eq!(store.release_broken(&name(), &grant.owner_record, by).unwrap(), Released::Freed);
+    assert_eq!(are_held(&server), [false, false]);
+}
+
 #[test]
 fn a_store_without_the_second_table_and_a_long_lease_are_refused_before_the_first_half_is_touched() {
     let (store, server) = store();

@@ -1,7 +1,7 @@
 //! Locks that stay with the process that has released them, over stores that reserve fences.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -319,6 +319,22 @@ fn is_free(lock: &Lock) -> bool {
 }
 
 /// Nobody else can find a lock free that its process takes again at once.
+/// Waits until the threads that ask have looked at all pendings of the manager, in order: one more, for another lock, has been
+/// granted. That costs one acquire, and its lease must be held until the calls were counted.
+fn until_looked_at(manager: &LockManager) -> Lease {
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    let id = format!("looked at {}", NUMBER.fetch_add(1, Ordering::Relaxed));
+    let last = manager.lock(&id, Level::Xdc).unwrap().start(&Default::default()).unwrap();
+    let mut lease = None;
+    eventually("the last pending is granted", || {
+        lease = last.take().unwrap();
+        lease.is_some()
+    });
+    // Another thread may be at work for one of those before it.
+    thread::sleep(BRIEF);
+    lease.unwrap()
+}
+
 pub fn locks_whose_time_of_staying_is_over_are_left_to_those_who_poll(site: &Site) {
     patiently(|linger| {
         let (ours, spy) = counted(site, builder(site, linger).retry(NEVER).wait(2 * NEVER));
@@ -342,8 +358,8 @@ pub fn locks_whose_time_of_staying_is_over_are_left_to_those_who_poll(site: &Sit
         let asked = spy.calls_of(Call::Acquire);
         let pendings: Vec<_> =
             locks.iter().map(|[lock, _]| lock.start(&Default::default()).unwrap()).collect();
-        thread::sleep(BRIEF);
-        assert_eq!(spy.calls_of(Call::Acquire), asked, "they are left to others");
+        let _last = until_looked_at(&ours);
+        assert_eq!(spy.calls_of(Call::Acquire), asked + 1, "they are left to others");
         for [_, lock] in &locks {
             assert!(lock.try_acquire().unwrap().release().unwrap());
         }
@@ -375,9 +391,9 @@ pub fn a_release_after_the_time_of_staying_leaves_the_lock_to_others(site: &Site
         assert!(again.release().unwrap());
         let asked = spy.calls_of(Call::Acquire);
         let pending = lock.start(&Default::default()).unwrap();
-        thread::sleep(BRIEF);
+        let _last = until_looked_at(&ours);
         assert!(pending.take().unwrap().is_none());
-        assert_eq!((spy.calls_of(Call::Acquire), spy.calls_of(Call::Release)), (asked, 1));
+        assert_eq!((spy.calls_of(Call::Acquire), spy.calls_of(Call::Release)), (asked + 1, 1));
         Some(())
     });
 }
