@@ -142,7 +142,7 @@ func (l *Lease) Remaining() time.Duration {
 // found lost. A renewal postpones this.
 //
 // It costs no descriptor and no goroutine: one goroutine of the manager watches all leases. The channel is closed up to
-// 200 ms after a change by the clock, and up to a second later while the reason is looked for why other leases were lost.
+// 200 ms after a change by the clock, and a second later while the library asks the store why another lease was lost.
 // [Lease.Check] is never late.
 func (l *Lease) Lost() <-chan struct{} {
 	if l.made() != nil {

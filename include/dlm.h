@@ -887,7 +887,7 @@ struct dlm_seen;
 struct dlm_history_entry {
     /// What happened: "acquired", "released", "lost", "broken" or "not broken". Later versions may add others.
     const char *kind;
-    /// Who wrote the entry: the holder, or whoever broke the lock.
+    /// The process that wrote the entry: the holder, or the one that broke the lock.
     const char *by;
     /// The holder of a lock that was broken, or "".
     const char *victim;
@@ -1155,8 +1155,8 @@ enum dlm_status dlm_completions_fd(const struct dlm_completions *completions,
                                    struct dlm_error **error_out);
 
 /// Takes what happened first out of the list and writes it to `*completion_out`. `completion_size` is sizeof(struct
-/// dlm_completion). Returns false and writes zeros if the list is empty. Call it until it returns false: then the descriptor
-/// is not readable. Never blocks.
+/// dlm_completion). Returns false and writes zeros if the list is empty, was freed or is that of another process, and if the size
+/// is not allowed. Call it until it returns false: an empty list's descriptor is not readable. Never blocks.
 bool dlm_completions_next(struct dlm_completions *completions,
                           struct dlm_completion *completion_out,
                           size_t completion_size);
@@ -1182,11 +1182,11 @@ void dlm_completions_free(struct dlm_completions *completions);
 
 /// Adds `tag` to `completions` each time that the lease becomes at risk (DLM_COMPLETION_AT_RISK), and when it is not valid any
 /// more (DLM_COMPLETION_ENDED), or at once if that is so already. A renewal by the program may bring back a lease that had
-/// expired. Then it may end again. The list has each of the two at most once: whoever takes one reads the state of the lease.
+/// expired. Then it may end again. The list has each of the two at most once. The program that takes one reads the state of the lease.
 /// dlm_lease_free() takes the tag out again, and adds nothing.
 ///
-/// A change by the clock may be in the list up to 200 ms late, and up to a second more while the reason is looked for why
-/// other leases were lost. dlm_lease_check() is never late. All leases of a manager share
+/// A change by the clock may be in the list up to 200 ms late, and a second later while the library asks the store why another
+/// lease was lost. dlm_lease_check() is never late. All leases of a manager share
 /// one thread for this, and need no descriptor. Never blocks, except that it may start that thread.
 ///
 /// Errors: DLM_INVALID_ARGUMENT also for a second call; DLM_INTERNAL_ERROR if no thread can be started; DLM_CLOSED.

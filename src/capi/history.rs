@@ -74,7 +74,7 @@ impl LockHistory {
 pub struct dlm_history_entry {
     /// What happened: "acquired", "released", "lost", "broken" or "not broken". Later versions may add others.
     pub kind: *const c_char,
-    /// Who wrote the entry: the holder, or whoever broke the lock.
+    /// The process that wrote the entry: the holder, or the one that broke the lock.
     pub by: *const c_char,
     /// The holder of a lock that was broken, or "".
     pub victim: *const c_char,

@@ -1,8 +1,9 @@
 use std::ffi::c_char;
+use std::time::Duration;
 
 use super::acquire_options::{acquire_options, dlm_acquire_options};
 use super::answer::answer;
-use super::arguments::text;
+use super::arguments::{millis, text};
 use super::described::Described;
 use super::error::dlm_error;
 use super::failure::Failure;
@@ -48,8 +49,10 @@ pub unsafe extern "C" fn dlm_lock_try_acquire(
             let lock = find(lock)?;
             let how = acquire_options(options)?;
             if let Some(wait) = how.wait.filter(|wait| !wait.is_zero()) {
+                let given =
+                    if wait == Duration::MAX { "DLM_FOREVER".into() } else { millis(wait).to_string() };
                 return Err(Failure::invalid(format!(
-                    "a wait of {wait:?} is not allowed: dlm_lock_try_acquire() does not wait"
+                    "wait_ms {given} is not allowed: 0 or DLM_DEFAULT, because dlm_lock_try_acquire() does not wait"
                 )));
             }
             into_handle(lock.try_acquire_with(&how)?)

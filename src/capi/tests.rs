@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::answer::status;
 use super::arguments::{DLM_FOREVER, DLM_LEVEL_XDC};
 use super::cancel::{dlm_cancel_free, dlm_cancel_new, dlm_cancel_trigger};
+use super::completions::{dlm_completions_free, dlm_completions_new, dlm_lease_notify};
 use super::error::{dlm_error, dlm_error_free, dlm_error_message, dlm_error_status};
 use super::id_lock::{
     dlm_id_lock, dlm_id_lock_acquire, dlm_id_lock_free, dlm_id_lock_new, dlm_id_lock_release,
@@ -19,6 +20,8 @@ use super::lease::{dlm_lease_check, dlm_lease_fence, dlm_lease_free, dlm_lease_r
 use super::lock::{dlm_lock_free, dlm_lock_try_acquire};
 use super::manager::{dlm_manager_free, dlm_manager_lock, dlm_manager_open};
 use super::options::{dlm_options_free, dlm_options_new, dlm_options_set};
+use super::pending::{dlm_lock_acquire_start, dlm_pending_free, dlm_pending_notify};
+use super::process::find;
 use super::status::{dlm_status, dlm_status_name};
 use crate::Code;
 use crate::testing::patience::until;
@@ -128,5 +131,39 @@ fn freeing_wakes_those_who_wait() {
         for waiter in waiters {
             assert_eq!(waiter.join().unwrap(), dlm_status::DLM_CLOSED);
         }
+    }
+}
+
+/// Another thread is in a call with the handle, which it drops only later. A tag is often a pointer.
+#[test]
+#[cfg_attr(miri, ignore = "Miri cannot tell whose process this is")]
+fn after_a_free_no_tag_comes_although_another_thread_is_in_a_call() {
+    let (mut manager, mut lock, mut lease, mut pending) = (null_mut(), null_mut(), null_mut(), null_mut());
+    let options = options_with_a_client();
+    // SAFETY: the texts end with NUL, the outputs are variables here.
+    unsafe {
+        dlm_manager_open(c"memory:".as_ptr(), options, &mut manager, null_mut());
+        dlm_options_free(options);
+        dlm_manager_lock(manager, c"a".as_ptr(), DLM_LEVEL_XDC, &mut lock, null_mut());
+        dlm_lock_try_acquire(lock, null(), &mut lease, null_mut());
+        dlm_lock_acquire_start(lock, null(), &mut pending, null_mut());
+        let list = dlm_completions_new();
+        assert_eq!(dlm_lease_notify(lease, list, 7, null_mut()), dlm_status::DLM_OK);
+        assert_eq!(dlm_pending_notify(pending, list, 8, null_mut()), dlm_status::DLM_OK);
+        let (called_lease, called_pending) = (find(lease).unwrap(), find(pending).unwrap());
+        dlm_pending_free(pending);
+        dlm_lease_free(lease);
+        called_pending.cancel();
+        called_lease.release().unwrap();
+        let completions = find(list).unwrap();
+        assert!(
+            called_lease.notify(&completions, 7).is_err() && called_pending.notify(&completions, 8).is_err()
+        );
+        assert_eq!(completions.next(), None);
+        drop((called_lease, called_pending));
+        assert_eq!(completions.next(), None);
+        dlm_completions_free(list);
+        dlm_lock_free(lock);
+        dlm_manager_free(manager);
     }
 }

@@ -194,8 +194,9 @@ impl Lease {
     }
 
     /// Returns a channel that gets a message when [`state`](Lease::state) changes, and has one if the lease is over already.
-    /// It has room for one message: read the message, then the state. A change by the clock may be told up to 200 ms late; `state`, `check` and the descriptors
-    /// are never late. The channel is disconnected when the lease is dropped.
+    /// It has room for one message: read the message, then the state. A change by the clock may come up to 200 ms late, and a
+    /// second later while the library asks the store why another lease was lost; `state`, `check` and the descriptors are never
+    /// late. The channel is disconnected when the lease is dropped.
     ///
     /// # Errors
     /// [`Code::InternalError`] if no thread can be started; [`Code::Closed`], [`Code::Forked`].

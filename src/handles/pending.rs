@@ -68,6 +68,9 @@ struct PendingState {
     is_callers: bool,
     registration: Option<Registration>,
     listener: Option<Listener>,
+    /// Whether the caller has freed its handle, while another thread is still in a call with it.
+    #[cfg(feature = "capi")]
+    is_freed: bool,
 }
 
 struct Listener {
@@ -129,6 +132,8 @@ impl Pending {
             is_callers: false,
             registration: None,
             listener: None,
+            #[cfg(feature = "capi")]
+            is_freed: false,
         };
         let (session, name) = (Arc::clone(session), name.clone());
         let (state, result) = (Mutex::new(state), ResultSlot::open("pending acquisition of"));
@@ -213,6 +218,10 @@ impl Pending {
         self.shared.session.not_forked()?;
         completions.not_forked()?;
         let mut state = self.shared.state.lock();
+        #[cfg(feature = "capi")]
+        if state.is_freed {
+            return Err(Error::Closed);
+        }
         if state.listener.is_some() {
             let name = self.shared.name.key();
             return Err(Error::invalid("pending acquisition of", name, "one without a list of completions"));
@@ -226,10 +235,12 @@ impl Pending {
 
 #[cfg(feature = "capi")]
 impl Pending {
-    /// Takes the tag of [`notify`](Pending::notify) out of its list. Then it is not added any more.
+    /// Takes the tag of [`notify`](Pending::notify) out of its list, for good.
     pub(crate) fn stop_notifying(&self) {
         if self.shared.session.not_forked().is_ok() {
-            self.shared.state.lock().stop_notifying();
+            let mut state = self.shared.state.lock();
+            state.is_freed = true;
+            state.stop_notifying();
         }
     }
 }

@@ -409,15 +409,7 @@ fn work(shared: &Arc<KeeperShared>, lane: KeeperLane) {
     let mut state = shared.lock();
     while !state.is_stopping {
         if lane == KeeperLane::Quick {
-            notify_due(&mut state, &shared.events);
-            let changed = std::mem::take(&mut state.changed);
-            if !changed.is_empty() {
-                drop(state);
-                changed.iter().for_each(|lock| LeaseEvents::new(&shared.events, lock).report_state());
-                // These may be the last handles of the leases.
-                drop(changed);
-                state = shared.lock();
-            }
+            state = notify_due(shared, state);
         }
         let (round, taken) = state.take_due(lane, |lock| shared.patience(lock));
         if taken.is_empty() {
@@ -459,14 +451,26 @@ fn work(shared: &Arc<KeeperShared>, lane: KeeperLane) {
     }
 }
 
-fn notify_due(state: &mut KeeperState, events: &EventSinks) {
+/// Notifies the listeners of the leases whose state the clock has changed.
+fn notify_due<'a>(
+    shared: &'a KeeperShared,
+    mut state: MutexGuard<'a, KeeperState>,
+) -> MutexGuard<'a, KeeperState> {
     let now = Moment::now();
-    while let Some((&(at, _), &address)) = state.notices.first_key_value() {
-        if at > now {
-            return;
-        }
-        state.notify(address, events);
+    while let Some((&(at, _), &address)) = state.notices.first_key_value()
+        && at <= now
+    {
+        state.notify(address, &shared.events);
     }
+    let changed = std::mem::take(&mut state.changed);
+    if changed.is_empty() {
+        return state;
+    }
+    drop(state);
+    changed.iter().for_each(|lock| LeaseEvents::new(&shared.events, lock).report_state());
+    // These may be the last handles of the leases.
+    drop(changed);
+    shared.lock()
 }
 
 /// The renewal of the leases that are due.
@@ -518,12 +522,15 @@ impl<'a> RenewalRound<'a> {
             }
         }
         self.ask(&mut asked);
-        // Together, because other leases wait meanwhile for the notice of their own end.
-        let by = Deadline::after(REASON.min(shared.settings.timeout));
         for AskedRenewal { address, lock, after, lost, answer, .. } in asked {
             let events = LeaseEvents::new(&shared.events, lock);
             if let Some(LostRecord { record, why, leftover, .. }) = lost {
+                let by = Deadline::after(REASON.min(shared.settings.timeout));
                 let reason = find_reason(&*shared.store, lock, &record, why, by);
+                if self.lane == KeeperLane::Quick {
+                    // Many reads of a store that hangs must not keep other leases waiting for their notice.
+                    drop(notify_due(shared, shared.lock()));
+                }
                 // A release since then changes nothing: it found no record of ours.
                 lock.life.lost(reason);
                 (shared.on_end)(lock, leftover);

@@ -91,7 +91,7 @@ pub struct HistoryEntry {
     pub took: Option<Duration>,
     /// A reason: see [`HistoryKind`].
     pub text: String,
-    /// The process that wrote the entry: the holder, or whoever broke the lock.
+    /// The process that wrote the entry: the holder, or the one that broke the lock.
     pub by: Identity,
     /// The holder of a lock that was broken. `None` also if its record did not say who it is.
     pub victim: Option<Identity>,

@@ -4,6 +4,7 @@
 use std::fmt;
 
 use crate::error::{Error, Result};
+use crate::names::fnv::fnv1a;
 use crate::names::text::quoted;
 
 /// Longest client or farm id, in bytes.
@@ -103,6 +104,11 @@ impl LockName {
     /// Returns `DC#<farm>#<client>#<id>` or `XDC#<client>#<id>`, from which stores make their keys.
     pub fn key(&self) -> &str {
         &self.key
+    }
+
+    /// Returns a number that spreads locks over 256 parts of a store.
+    pub(crate) fn spread(&self) -> u8 {
+        fnv1a(self.key.as_bytes()).to_le_bytes()[0]
     }
 
     /// Returns the farm of a lock of level DC, and `<client>#<id>`. Cuts a farm id at its first `#`, which only

@@ -407,8 +407,8 @@ impl<B: LayoutBridge> LockStore for BothStore<B> {
         )
     }
 
-    /// Both this and the holder free the half `own` first. Whoever frees it has ended the grant, although the other one may
-    /// free the second half.
+    /// A break and a release both free the half `own` first. The one that frees it has ended the grant, also if the other one
+    /// frees the second half.
     fn release_broken(&self, name: &LockName, owner_record: &OwnerRecord, by: Deadline) -> Result<Released> {
         let OwnerParts { java, own } = OwnerParts::decode(owner_record)?;
         let first = own.as_ref().map(|own| self.bridge.own().release_broken(name, own, by)).transpose()?;

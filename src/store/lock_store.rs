@@ -12,7 +12,6 @@ use super::lock_list::{ListCursor, LockPage, LockQuery};
 use crate::error::{Error, Result};
 use crate::names::diagnostic::Diagnostic;
 use crate::names::fence::Fence;
-use crate::names::fnv::fnv1a;
 use crate::names::holder::{Holder, Identity};
 use crate::names::lock_name::LockName;
 use crate::names::owner::OwnerRecord;
@@ -338,7 +337,7 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
     ///
     /// Default: one of 256 parts, by a hash of the name.
     fn shard(&self, name: &LockName) -> u8 {
-        fnv1a(name.key().as_bytes()).to_le_bytes()[0]
+        name.spread()
     }
 
     /// Returns what this store has counted since it was opened. Does no I/O and does not block. A store that wraps

@@ -3,7 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "gateway")]
+use crate::Level;
 use crate::settings::manager_options::MANAGER;
+#[cfg(feature = "gateway")]
+use crate::store::HbaseStore;
 use crate::store::MemoryStore;
 use crate::{Error, LockManager};
 
@@ -59,5 +63,20 @@ fn a_wrong_setting_of_the_builder_is_named_by_its_own_option() {
     ] {
         let error = builder.open().unwrap_err().to_string();
         assert!(error.starts_with(named), "{error}");
+    }
+}
+
+#[cfg(feature = "gateway")]
+#[test]
+fn the_part_of_a_store_that_may_fail_is_passed_on_by_every_wrapper() {
+    for uri in ["hbase://127.0.0.1:1/t", "hbase+thrift://127.0.0.1:1/t"] {
+        for layout in ["java", "own", "both"].iter().take(if uri.contains("thrift") { 1 } else { 3 }) {
+            let manager = LockManager::open(&format!("{uri}?client=a&layout={layout}")).unwrap();
+            for id in 0..8 {
+                let lock = manager.lock(&format!("{id}"), Level::Xdc).unwrap();
+                let region = HbaseStore::lock_row(lock.name())[0];
+                assert_eq!(manager.session().store.shard(lock.name()), region, "{uri} {layout}");
+            }
+        }
     }
 }

@@ -461,7 +461,10 @@ static void takes_options_by_their_size(const char *uri)
     refused_options(lock, &how);
     /* A call that does not wait has no wait. */
     EXPECT(DLM_INVALID_ARGUMENT, dlm_lock_try_acquire(lock, HOW(DLM_DEFAULT, 5), &lease, &error));
-    EXPECT(DLM_INVALID_ARGUMENT, dlm_lock_try_acquire(lock, HOW(DLM_DEFAULT, DLM_FOREVER), &lease, &error));
+    CHECK(dlm_lock_try_acquire(lock, HOW(DLM_DEFAULT, DLM_FOREVER), &lease, &error) == DLM_INVALID_ARGUMENT);
+    CHECK(strstr(dlm_error_message(error), "wait_ms DLM_FOREVER is not allowed: 0 or DLM_DEFAULT") != NULL);
+    dlm_error_free(error);
+    error = NULL;
 
     /* Each field has its effect. */
     how = by_default;

@@ -165,7 +165,7 @@ fn a_table_that_was_used_with_fence_lock_row_is_refused_at_the_first_acquire_and
                 assert!(is_late || error.code() == Code::TableCreationError, "{}", error.chain());
                 assert!(error.chain().contains("fence=lock_row"), "{}", error.chain());
             }
-            // Whoever empties the table wants to see what is held.
+            // An operator who is about to empty the table sees what is held.
             lock.inspect().unwrap();
         }
     };

@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::fs;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -87,6 +87,90 @@ impl LockStore for Halves {
         self.check(name, by)?;
         self.inner.inspect(name, by)
     }
+}
+
+/// A store that has lost all records by the time of their renewal. It asks this before it says who has a lock.
+struct Forgetful {
+    inner: MemoryStore,
+    on_holder: Box<dyn Fn() + Send + Sync>,
+}
+
+impl fmt::Debug for Forgetful {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Forgetful")
+    }
+}
+
+impl LockStore for Forgetful {
+    fn describe(&self) -> String {
+        "forgetful".into()
+    }
+
+    fn initialize(&self, by: Deadline) -> Result<()> {
+        self.inner.initialize(by)
+    }
+
+    fn acquire(&self, attempt: Attempt<'_>, doubtful: &mut Vec<OwnerRecord>) -> Result<Acquired> {
+        self.inner.acquire(attempt, doubtful)
+    }
+
+    fn renew(&self, _: &LockName, _: &OwnerRecord, _: Duration, _: Deadline) -> Result<Option<OwnerRecord>> {
+        Ok(None)
+    }
+
+    fn release(&self, name: &LockName, record: &OwnerRecord, by: Deadline) -> Result<Released> {
+        self.inner.release(name, record, by)
+    }
+
+    fn holder(&self, _: &LockName, _: Deadline) -> Result<Option<Holder>> {
+        (self.on_holder)();
+        Ok(None)
+    }
+
+    fn inspect(&self, name: &LockName, by: Deadline) -> Result<Inspection> {
+        self.inner.inspect(name, by)
+    }
+}
+
+/// For each of many leases that are lost at once, the thread that renews asks why. Each answer may take a second.
+#[test]
+fn while_the_reasons_of_losses_are_asked_for_other_leases_receive_their_notice() {
+    unless_stalled(Duration::from_secs(1), || {
+        // Both are taken out at the end: the store holds them, and they hold the store.
+        let (manager, other) = (Arc::new(Mutex::new(None::<LockManager>)), Arc::new(Mutex::new(None)));
+        let (asked, heard) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        let on_holder = {
+            let (manager, other) = (Arc::clone(&manager), Arc::clone(&other));
+            let (asked, heard) = (Arc::clone(&asked), Arc::clone(&heard));
+            move || match asked.fetch_add(1, Ordering::SeqCst) {
+                // The first lease may be in a round alone. Then the others are due together.
+                0 => thread::sleep(Duration::from_secs(1)),
+                1 => {
+                    let brief = Duration::from_millis(20);
+                    let manager = manager.lock().unwrap().clone().unwrap();
+                    let lock = manager.lock("other", Level::Xdc).unwrap();
+                    let lease = lock.acquire_with(&AcquireOptions::new().ttl(brief)).unwrap();
+                    let changes = lease.changes().unwrap();
+                    thread::sleep(2 * brief);
+                    *other.lock().unwrap() = Some((lease, changes));
+                }
+                2 => {
+                    let other = other.lock().unwrap();
+                    heard.store(!other.as_ref().unwrap().1.is_empty(), Ordering::SeqCst);
+                }
+                _ => {}
+            }
+        };
+        let store = Arc::new(Forgetful { inner: MemoryStore::new(), on_holder: Box::new(on_holder) });
+        let opened = LockManager::builder().store(store).client("kept").open().unwrap();
+        *manager.lock().unwrap() = Some(opened.clone());
+        let leases: Vec<_> =
+            (0..20).map(|number| kept(&opened, &format!("lost {number}"), Duration::from_secs(6))).collect();
+        until("the store was asked why", || asked.load(Ordering::SeqCst) >= 3);
+        assert!(heard.load(Ordering::SeqCst), "its notice came after the reasons of the others");
+        drop((leases, manager.lock().unwrap().take(), other.lock().unwrap().take()));
+        opened.close().unwrap();
+    });
 }
 
 fn manager(store: &Arc<Halves>) -> LockManager {

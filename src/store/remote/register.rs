@@ -6,7 +6,6 @@ use std::time::{Duration, UNIX_EPOCH};
 use super::record::Record;
 use crate::error::{Error, Result};
 use crate::names::diagnostic::Diagnostic;
-use crate::names::fnv::fnv1a;
 use crate::names::holder::Holder;
 use crate::names::lock_name::LockName;
 use crate::names::promise::Promise;
@@ -318,7 +317,7 @@ pub trait Register: Send + Sync + fmt::Debug + 'static {
 
     /// See [`LockStore::shard`](crate::store::LockStore::shard).
     fn shard(&self, name: &LockName) -> u8 {
-        fnv1a(name.key().as_bytes()).to_le_bytes()[0]
+        name.spread()
     }
 
     /// Returns what this store can do. The answer must not change while the store is open. Does not block.
