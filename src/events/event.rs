@@ -207,8 +207,8 @@ pub enum Event<'a> {
 }
 
 /// The kinds of calls to a store: the methods of [`LockStore`](crate::store::LockStore),
-/// [`LatchStore`](crate::store::LatchStore) and [`HistoryStore`](crate::store::HistoryStore) that block. `release_stamped` is
-/// a `Release`.
+/// [`LatchStore`](crate::store::LatchStore), [`ModeStore`](crate::store::ModeStore) and
+/// [`HistoryStore`](crate::store::HistoryStore) that block. `release_stamped` is a `Release`, `acquire_mode` an `Acquire`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the name says which method it is")]
@@ -225,6 +225,11 @@ pub enum StoreCall {
     Append,
     Entries,
     Diagnose,
+    Convert,
+    Blocker,
+    Holds,
+    Announce,
+    Withdraw,
     OutliveProcess,
     LivenessFd,
     InitializeLatches,
@@ -251,6 +256,11 @@ impl StoreCall {
         StoreCall::Append,
         StoreCall::Entries,
         StoreCall::Diagnose,
+        StoreCall::Convert,
+        StoreCall::Blocker,
+        StoreCall::Holds,
+        StoreCall::Announce,
+        StoreCall::Withdraw,
         StoreCall::OutliveProcess,
         StoreCall::LivenessFd,
         StoreCall::InitializeLatches,
@@ -277,6 +287,11 @@ impl StoreCall {
             StoreCall::Append => "append",
             StoreCall::Entries => "entries",
             StoreCall::Diagnose => "diagnose",
+            StoreCall::Convert => "convert",
+            StoreCall::Blocker => "blocker",
+            StoreCall::Holds => "holds",
+            StoreCall::Announce => "announce",
+            StoreCall::Withdraw => "withdraw",
             StoreCall::OutliveProcess => "outlive_process",
             StoreCall::LivenessFd => "liveness_fd",
             StoreCall::InitializeLatches => "initialize_latches",

@@ -15,14 +15,15 @@ use crate::names::history_entry::HistoryEntry;
 use crate::names::holder::Holder;
 use crate::names::latch_name::LatchName;
 use crate::names::lock_name::{Level, LockName};
+use crate::names::mode::Mode;
 use crate::names::notice_endpoint::LatchListener;
 use crate::names::owner::OwnerRecord;
 use crate::names::promise::Promise;
 use crate::runtime::time::{Deadline, Moment};
 use crate::store::{
-    Acquired, Attempt, HistoryOf, HistoryStore, Inspection, LatchNote, LatchStore, ListCursor, LivenessStore,
-    LockPage, LockQuery, LockStore, NewLatch, OnRenewed, Released, Renewal, Roster, Step, Stepped,
-    StoreCounters, locks_only,
+    Acquired, Attempt, Conversion, Converted, HistoryOf, HistoryStore, Hold, Inspection, Intent, IntentId,
+    LatchNote, LatchStore, ListCursor, LivenessStore, LockPage, LockQuery, LockStore, ModeStore, ModeTerms,
+    NewLatch, OnRenewed, Released, Renewal, Roster, Step, Stepped, StoreCounters, locks_only,
 };
 
 pub(crate) struct ObservedStore {
@@ -123,6 +124,12 @@ impl ObservedStore {
 fn liveness_of(store: &dyn LockStore) -> Result<&dyn LivenessStore> {
     let what = "the store does not know any more whether a process lives";
     store.liveness().ok_or_else(|| Error::Internal { what: what.into(), source: None })
+}
+
+/// As [`liveness_of`].
+fn modes_of(store: &dyn LockStore) -> Result<&dyn ModeStore> {
+    let what = "the store does not keep locks in several modes any more";
+    store.modes().ok_or_else(|| Error::Internal { what: what.into(), source: None })
 }
 
 /// As [`liveness_of`].
@@ -333,6 +340,10 @@ impl LockStore for ObservedStore {
         self.store.counters()
     }
 
+    fn modes(&self) -> Option<&dyn ModeStore> {
+        self.store.modes().map(|_| self as &dyn ModeStore)
+    }
+
     fn liveness(&self) -> Option<&dyn LivenessStore> {
         self.store.liveness().map(|_| self as &dyn LivenessStore)
     }
@@ -362,6 +373,52 @@ impl HistoryStore for ObservedStore {
         self.call(StoreCall::Entries, Some(of.name()), |store| {
             history_of(store)?.entries(of, since_ms, most, by)
         })
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl ModeStore for ObservedStore {
+    fn acquire_mode(
+        &self,
+        attempt: Attempt<'_>,
+        terms: ModeTerms<'_>,
+        doubtful: &mut Vec<OwnerRecord>,
+    ) -> Result<Acquired> {
+        self.observe_acquire(attempt.name, doubtful, |doubtful| {
+            modes_of(&*self.store)?.acquire_mode(attempt, terms, doubtful)
+        })
+    }
+
+    fn convert(
+        &self,
+        attempt: Attempt<'_>,
+        conversion: Conversion<'_>,
+        doubtful: &mut Vec<OwnerRecord>,
+    ) -> Result<Converted> {
+        let convert = |store: &dyn LockStore| modes_of(store)?.convert(attempt, conversion, doubtful);
+        self.observe(StoreCall::Convert, Some(attempt.name), convert, |answer| {
+            outcome(answer, |converted| match converted {
+                Converted::Granted(_) => StoreOutcome::Ok,
+                Converted::Held(_) => StoreOutcome::Held,
+                Converted::NotOurs => StoreOutcome::NotOurs,
+            })
+        })
+    }
+
+    fn blocker(&self, name: &LockName, mode: Mode, by: Deadline) -> Result<Option<Holder>> {
+        self.call(StoreCall::Blocker, Some(name), |store| modes_of(store)?.blocker(name, mode, by))
+    }
+
+    fn holds(&self, name: &LockName, by: Deadline) -> Result<Vec<Hold>> {
+        self.call(StoreCall::Holds, Some(name), |store| modes_of(store)?.holds(name, by))
+    }
+
+    fn announce(&self, name: &LockName, intent: Intent<'_>, by: Deadline) -> Result<()> {
+        self.call(StoreCall::Announce, Some(name), |store| modes_of(store)?.announce(name, intent, by))
+    }
+
+    fn withdraw(&self, name: &LockName, intent: IntentId, by: Deadline) -> Result<()> {
+        self.call(StoreCall::Withdraw, Some(name), |store| modes_of(store)?.withdraw(name, intent, by))
     }
 }
 

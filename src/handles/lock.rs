@@ -13,7 +13,8 @@ use crate::handles::pending::Pending;
 use crate::names::history_entry::HistoryEntry;
 #[cfg(feature = "capi")]
 use crate::names::holder::Holder;
-use crate::names::lock_name::{Level, LockName, Mode};
+use crate::names::lock_name::{Level, LockName};
+use crate::names::mode::Mode;
 use crate::names::waiters::Waiters;
 use crate::runtime::time::Deadline;
 use crate::session::Session;

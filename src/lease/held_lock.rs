@@ -193,7 +193,8 @@ impl HeldLock {
     /// Makes the state of a lease that comes from another process.
     pub(crate) fn adopted(token: LeaseToken) -> HeldLock {
         let LeaseToken { name, fence, ends: token_end, ttl, owner_record, store } = token;
-        let grant = Grant { owner_record, fence, fences: 1, since: Moment::now(), may_reappear: false };
+        let grant =
+            Grant { owner_record, fence, epoch: None, fences: 1, since: Moment::now(), may_reappear: false };
         // No lease lasts longer than its TTL, even if its token says so.
         let ends = token_end.here().map(|ends| ends.min(Moment::now().after(ttl)));
         let (asked, ends) = (ttl, ends.unwrap_or(UNKNOWN));
@@ -210,7 +211,8 @@ impl HeldLock {
     pub(crate) fn retaken(name: LockName, retaken: Retaken, ttl: Duration, ends: Moment) -> HeldLock {
         let Retaken { lingering, fence, at } = retaken;
         let LingeringLock { record, write, spare, longest_ttl, notices, stay_ends, .. } = lingering;
-        let grant = Grant { owner_record: record, fence, fences: 1, since: at, may_reappear: false };
+        let grant =
+            Grant { owner_record: record, fence, epoch: None, fences: 1, since: at, may_reappear: false };
         let terms = LeaseTerms { ttl, asked: longest_ttl, ends, until_death: false, notices };
         let mut held = HeldLock::new(name, grant, terms);
         held.change(|owned| owned.write = Some(write));

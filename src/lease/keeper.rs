@@ -632,7 +632,7 @@ mod tests {
     fn a_round_changes_nothing_for_a_lease_that_was_scheduled_since_it_took_it() {
         let name = LockName::new(Level::Xdc, "t", None, "a", NamePolicy::Strict).unwrap();
         let (owner_record, since) = (OwnerRecord::from_bytes([1; 16]), Moment::now());
-        let grant = Grant { owner_record, fence: None, fences: 1, since, may_reappear: false };
+        let grant = Grant { owner_record, fence: None, epoch: None, fences: 1, since, may_reappear: false };
         let ends = since.after(LONG);
         let terms = LeaseTerms { ttl: LONG, asked: LONG, ends, until_death: false, notices: None };
         let lock = Arc::new(HeldLock::new(name, grant, terms));

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
+use crate::names::mode::Mode;
 use crate::names::notice_endpoint::GrantEndpoint;
 use crate::names::text::quoted;
 
@@ -98,17 +99,33 @@ pub struct Holder {
     pub remaining: Option<Duration>,
     /// When the lock was granted or last renewed, by the store's clock, if the store reports it.
     pub since: Option<SystemTime>,
+    /// How it holds the lock, or would hold it.
+    pub mode: Mode,
+    /// Whether it does not hold the lock but waits for it, and new readers must let it pass.
+    pub is_waiting: bool,
 }
 
 impl Holder {
     /// Returns a holder of which nothing is known.
     pub fn unknown() -> Holder {
-        Holder { identity: None, remaining: None, since: None }
+        Holder::new(None, None, None)
     }
 
-    /// Makes a holder, for stores.
+    /// Makes the holder of an exclusive lock, for stores.
     pub fn new(identity: Option<Identity>, remaining: Option<Duration>, since: Option<SystemTime>) -> Holder {
-        Holder { identity, remaining, since }
+        Holder { identity, remaining, since, mode: Mode::Exclusive, is_waiting: false }
+    }
+
+    /// Returns the same holder with this mode, for stores.
+    #[must_use]
+    pub fn with_mode(self, mode: Mode) -> Holder {
+        Holder { mode, ..self }
+    }
+
+    /// Returns the same process as one that waits for the lock, for stores.
+    #[must_use]
+    pub fn waiting(self) -> Holder {
+        Holder { is_waiting: true, ..self }
     }
 }
 
@@ -117,6 +134,12 @@ impl fmt::Display for Holder {
         match &self.identity {
             Some(identity) => identity.fmt(f)?,
             None => f.write_str("a client that does not identify itself")?,
+        }
+        if self.is_waiting {
+            return f.write_str(", which waits for the lock, and for which new readers make way");
+        }
+        if self.mode != Mode::Exclusive {
+            write!(f, " ({})", self.mode)?;
         }
         match self.remaining {
             Some(left) => write!(f, ", {:.1} s left", left.as_secs_f64()),

@@ -25,15 +25,6 @@ pub enum Level {
     Xdc,
 }
 
-/// How a lock may be held. Exclusive is the only mode so far; later versions may add shared modes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-#[non_exhaustive]
-pub enum Mode {
-    /// Held by one holder at a time.
-    #[default]
-    Exclusive,
-}
-
 /// What client and farm ids may contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]

@@ -8,6 +8,7 @@ pub(crate) mod holder;
 pub(crate) mod latch_name;
 pub(crate) mod lease_state;
 pub(crate) mod lock_name;
+pub(crate) mod mode;
 pub(crate) mod notice_endpoint;
 pub(crate) mod owner;
 pub(crate) mod promise;

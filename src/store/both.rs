@@ -301,6 +301,7 @@ impl<B: LayoutBridge> LockStore for BothStore<B> {
                 owner_record: OwnerParts { java: Some(java.owner_record), own: Some(own.owner_record) }
                     .encode(),
                 fence: own.fence,
+                epoch: None,
                 fences: 1,
                 since: java.since.min(own.since),
                 may_reappear: java.may_reappear || own.may_reappear,

@@ -9,9 +9,10 @@ use super::counters::StoreCounters;
 use super::history_store::HistoryStore;
 use super::latch_store::LatchStore;
 use super::lock_list::{ListCursor, LockPage, LockQuery};
+use super::mode_store::ModeStore;
 use crate::error::{Error, Result};
 use crate::names::diagnostic::Diagnostic;
-use crate::names::fence::Fence;
+use crate::names::fence::{Epoch, Fence};
 use crate::names::holder::{Holder, Identity};
 use crate::names::lock_name::LockName;
 use crate::names::owner::OwnerRecord;
@@ -36,9 +37,11 @@ pub struct Attempt<'a> {
 pub struct Grant {
     /// The record that renews and releases the lock.
     pub owner_record: OwnerRecord,
-    /// The fence of this grant, higher than the fence of every earlier grant of the lock. `None` only if
-    /// fencing is switched off in the store's options.
+    /// The fence of this grant, higher than the number of every earlier grant of the lock. `None` if fencing is switched off
+    /// in the store's options, and if the grant is not exclusive.
     pub fence: Option<Fence>,
+    /// The epoch of a grant that is not exclusive: see [`ModeStore`](super::ModeStore).
+    pub epoch: Option<Epoch>,
     /// How many consecutive fences belong to this grant, beginning with `fence`: 1 unless more were reserved.
     pub fences: u64,
     /// A moment before the request that took effect was sent. The lease counts from this moment.
@@ -348,6 +351,13 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
 
     /// Returns the histories of locks in the same store, or `None` (the default) if it keeps none. Does not block.
     fn history(&self) -> Option<&dyn HistoryStore> {
+        None
+    }
+
+    /// Returns the part of this store for locks with several modes. Does not block.
+    ///
+    /// Default: `None`. Then locks are exclusive.
+    fn modes(&self) -> Option<&dyn ModeStore> {
         None
     }
 

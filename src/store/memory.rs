@@ -3,26 +3,29 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use super::history_store::newest;
 use super::latch_record::LatchRecord;
 use super::latch_record::listener_set::ListenerSet;
 use super::latch_store::check_participant;
+use super::lock_holds::{HoldChange, HoldRecord, LockHolds, NewHold, numbers_of};
+use super::mode_store::check_conversion;
 use super::scheme::Scheme;
 use super::store_uri::StoreUri;
 use super::{
-    Acquired, Attempt, Grant, GrantRecord, HISTORY_MAX, HistoryOf, HistoryStore, Inspection, LatchNote,
-    LatchStore, ListCursor, ListedLock, LockPage, LockQuery, LockStore, NewLatch, Released, Roster, Step,
-    Stepped,
+    Acquired, Attempt, Conversion, Converted, Grant, GrantRecord, HISTORY_MAX, HistoryOf, HistoryStore, Hold,
+    Inspection, Intent, IntentId, LatchNote, LatchStore, ListCursor, ListedLock, LockPage, LockQuery,
+    LockStore, ModeStore, ModeTerms, NewLatch, Released, Roster, Step, Stepped,
 };
 use crate::error::{Error, Result};
 use crate::names::diagnostic::Diagnostic;
 use crate::names::fence::Fence;
 use crate::names::history_entry::HistoryEntry;
-use crate::names::holder::{Holder, Identity};
+use crate::names::holder::Holder;
 use crate::names::latch_name::LatchName;
 use crate::names::lock_name::{Level, LockName};
+use crate::names::mode::Mode;
 use crate::names::notice_endpoint::LatchListener;
 use crate::names::owner::{OwnerRecord, OwnerToken};
 use crate::names::promise::{Promise, PromiseTopic, Verdict, of_any_store, suite};
@@ -65,56 +68,53 @@ struct MemoryLatches {
 
 #[derive(Debug)]
 struct MemoryState {
-    held: HashMap<LockName, Record>,
-    /// One counter for all locks. The fences of each lock rise, and a free lock needs no memory.
+    locks: HashMap<LockName, LockHolds>,
+    /// One counter for all locks. The numbers of each lock rise, and a free lock needs no memory.
     fence: u64,
-    /// When there are this many records, the next grant deletes the expired ones. Otherwise locks that are
+    /// When there are this many locks, the next grant deletes those that nobody holds. Otherwise locks that are
     /// acquired once and never released would fill the memory.
     sweep_at: usize,
 }
 
-#[derive(Debug)]
-struct Record {
-    owner: OwnerToken,
-    identity: Identity,
-    fence: Fence,
-    since: SystemTime,
-    ends: Moment,
-}
-
 impl MemoryState {
-    /// Returns the record of `name` while its lease lasts. Deletes an expired record.
-    fn live(&mut self, name: &LockName) -> Option<&mut Record> {
-        if self.held.get(name).is_some_and(|record| Moment::now() >= record.ends) {
-            self.held.remove(name);
+    /// Returns what the lock has now. Deletes it if it has nothing.
+    fn live(&mut self, name: &LockName) -> Option<&mut LockHolds> {
+        let holds = self.locks.get_mut(name)?;
+        holds.expire(Moment::now());
+        if holds.is_empty() {
+            self.locks.remove(name);
         }
-        self.held.get_mut(name)
+        self.locks.get_mut(name)
     }
 
     fn sweep(&mut self) {
-        if self.held.len() >= self.sweep_at {
+        if self.locks.len() >= self.sweep_at {
             let now = Moment::now();
-            self.held.retain(|_, record| now < record.ends);
-            self.sweep_at = SWEEP_AT_LEAST.max(2 * self.held.len());
+            self.locks.retain(|_, holds| {
+                holds.expire(now);
+                !holds.is_empty()
+            });
+            self.sweep_at = SWEEP_AT_LEAST.max(2 * self.locks.len());
         }
     }
 
-    fn owned(&mut self, name: &LockName, owner_record: &OwnerRecord) -> Option<&mut Record> {
-        self.live(name).filter(|record| record.owner.as_bytes() == owner_record.as_bytes())
+    fn owned(&mut self, name: &LockName, owner_record: &OwnerRecord) -> Option<&mut HoldRecord> {
+        self.live(name)?.owned(owner_record)
     }
 }
 
-impl Record {
-    fn holder(&self) -> Holder {
-        Holder::new(Some(self.identity.clone()), Some(Deadline::at(self.ends).remaining()), Some(self.since))
-    }
+/// Makes the grant of a hold.
+fn grant_of(owner: &OwnerToken, mode: Mode, last: u64, fences: u64, since: Moment) -> Grant {
+    let (fence, epoch) = numbers_of(mode, last, fences);
+    let owner_record = OwnerRecord::from_bytes(owner.as_bytes().as_slice());
+    Grant { owner_record, fence, epoch, fences, since, may_reappear: false }
 }
 
 impl MemoryStore {
     /// Creates an empty store.
     pub fn new() -> MemoryStore {
         let state =
-            MemoryState { held: HashMap::default(), fence: time::wall_ms() << 20, sweep_at: SWEEP_AT_LEAST };
+            MemoryState { locks: HashMap::default(), fence: time::wall_ms() << 20, sweep_at: SWEEP_AT_LEAST };
         let latches = MemoryLatches {
             by_name: HashMap::default(),
             listeners: HashMap::default(),
@@ -184,26 +184,9 @@ impl LockStore for MemoryStore {
         &self,
         attempt: Attempt<'_>,
         fences: u64,
-        _doubtful: &mut Vec<OwnerRecord>,
+        doubtful: &mut Vec<OwnerRecord>,
     ) -> Result<Acquired> {
-        let owner = OwnerToken::draw()?;
-        let mut state = self.state.lock();
-        if let Some(record) = state.live(attempt.name) {
-            return Ok(Acquired::Held(record.holder()));
-        }
-        state.sweep();
-        let (fence, since) = (Fence(state.fence + 1), Moment::now());
-        state.fence += fences;
-        let record = Record {
-            owner,
-            identity: attempt.identity.clone(),
-            fence: Fence(state.fence),
-            since: time::wall(),
-            ends: since.after(attempt.ttl),
-        };
-        state.held.insert(attempt.name.clone(), record);
-        let owner_record = OwnerRecord::from_bytes(owner.as_bytes().as_slice());
-        Ok(Acquired::Granted(Grant { owner_record, fence: Some(fence), fences, since, may_reappear: false }))
+        self.acquire_mode(attempt, ModeTerms { fences, ..ModeTerms::new(Mode::Exclusive) }, doubtful)
     }
 
     fn renew(
@@ -223,26 +206,22 @@ impl LockStore for MemoryStore {
 
     fn release(&self, name: &LockName, owner_record: &OwnerRecord, _by: Deadline) -> Result<Released> {
         let mut state = self.state.lock();
-        let owned = state.owned(name, owner_record).is_some();
-        if owned {
-            state.held.remove(name);
-        }
-        Ok(if owned { Released::Freed } else { Released::NotOurs })
+        let freed = state.live(name).is_some_and(|holds| holds.release(owner_record));
+        Ok(if freed { Released::Freed } else { Released::NotOurs })
     }
 
     fn holder(&self, name: &LockName, _by: Deadline) -> Result<Option<Holder>> {
-        Ok(self.state.lock().live(name).map(|record| record.holder()))
+        let mut state = self.state.lock();
+        Ok(state.live(name).and_then(|holds| holds.last_to_end()).map(HoldRecord::holder))
     }
 
     fn inspect(&self, name: &LockName, _by: Deadline) -> Result<Inspection> {
         let mut state = self.state.lock();
-        let record = state.live(name);
+        let hold = state.live(name).and_then(|holds| holds.last_to_end());
         Ok(Inspection {
-            fence: record.as_ref().map(|record| record.fence),
-            grant: record
-                .as_ref()
-                .map(|record| GrantRecord::Ours(OwnerRecord::from_bytes(record.owner.as_bytes().as_slice()))),
-            holder: record.map(|record| record.holder()),
+            fence: hold.map(|hold| Fence(hold.number)),
+            grant: hold.map(|hold| GrantRecord::Ours(hold.owner_record())),
+            holder: hold.map(HoldRecord::holder),
             layout: None,
         })
     }
@@ -255,20 +234,22 @@ impl LockStore for MemoryStore {
         most: usize,
         _by: Deadline,
     ) -> Result<LockPage> {
-        let (state, now) = (self.state.lock(), Moment::now());
+        let (mut state, now) = (self.state.lock(), Moment::now());
+        state.locks.values_mut().for_each(|holds| holds.expire(now));
         let after = after.map(ListCursor::as_bytes);
         let is_wanted = |name: &LockName| {
             name.key().starts_with(query.prefix_text())
                 && after.is_none_or(|after| name.key().as_bytes() > after)
         };
+        let wanted = state.locks.iter().filter(|(name, _)| is_wanted(name));
         let mut found: Vec<_> =
-            state.held.iter().filter(|(name, record)| now < record.ends && is_wanted(name)).collect();
+            wanted.filter_map(|(name, holds)| Some((name, holds.last_to_end()?))).collect();
         found.sort_unstable_by_key(|(name, _)| name.key());
         let most = most.max(1);
         let next = if found.len() > most { Some(found[most - 1].0) } else { None };
         let next = next.map(|name| ListCursor::from_bytes(name.key().as_bytes()));
-        let listed = |(name, record): (&LockName, &Record)| {
-            let (holder, fence) = (Some(record.holder()), Some(record.fence));
+        let listed = |(name, hold): (&LockName, &HoldRecord)| {
+            let (holder, fence) = (Some(hold.holder()), Some(Fence(hold.number)));
             ListedLock { holder, fence, ..ListedLock::new(name.clone()) }
         };
         Ok(LockPage::new(found.into_iter().take(most).map(listed).collect(), next))
@@ -287,9 +268,95 @@ impl LockStore for MemoryStore {
         Some(self)
     }
 
+    fn modes(&self) -> Option<&dyn ModeStore> {
+        Some(self)
+    }
+
     fn latches(&self) -> Option<&dyn LatchStore> {
         Some(self)
     }
+}
+
+impl ModeStore for MemoryStore {
+    fn acquire_mode(
+        &self,
+        attempt: Attempt<'_>,
+        terms: ModeTerms<'_>,
+        _doubtful: &mut Vec<OwnerRecord>,
+    ) -> Result<Acquired> {
+        let owner = OwnerToken::draw()?;
+        let mut state = self.state.lock();
+        if let Some(blocker) = state.live(attempt.name).and_then(|holds| holds.blocker(&terms)) {
+            return Ok(Acquired::Held(blocker));
+        }
+        state.sweep();
+        let (now, mode) = (Moment::now(), terms.mode);
+        let new = new_hold(owner, mode, &attempt, now);
+        let MemoryState { locks, fence, .. } = &mut *state;
+        let holds = locks.entry(attempt.name.clone()).or_default();
+        let last = holds.grant(new, &terms, now, || count(fence, terms.fences));
+        Ok(Acquired::Granted(grant_of(&owner, mode, last, terms.fences, now)))
+    }
+
+    fn convert(
+        &self,
+        attempt: Attempt<'_>,
+        conversion: Conversion<'_>,
+        _doubtful: &mut Vec<OwnerRecord>,
+    ) -> Result<Converted> {
+        check_conversion(attempt.name, &conversion)?;
+        let owner = OwnerToken::draw()?;
+        let mut state = self.state.lock();
+        if state.live(attempt.name).is_none() {
+            return Ok(Converted::NotOurs);
+        }
+        let (now, mode) = (Moment::now(), conversion.to);
+        let new = new_hold(owner, mode, &attempt, now);
+        let MemoryState { locks, fence, .. } = &mut *state;
+        let Some(holds) = locks.get_mut(attempt.name) else { return Ok(Converted::NotOurs) };
+        Ok(match holds.convert(new, &conversion, || count(fence, 1)) {
+            HoldChange::Made(number) => Converted::Granted(grant_of(&owner, mode, number, 1, now)),
+            HoldChange::Refused(holder) => Converted::Held(holder),
+            HoldChange::NotOurs => Converted::NotOurs,
+        })
+    }
+
+    fn blocker(&self, name: &LockName, mode: Mode, _by: Deadline) -> Result<Option<Holder>> {
+        let mut state = self.state.lock();
+        Ok(state.live(name).and_then(|holds| holds.blocker(&ModeTerms::new(mode))))
+    }
+
+    fn holds(&self, name: &LockName, _by: Deadline) -> Result<Vec<Hold>> {
+        let mut state = self.state.lock();
+        let holds = state.live(name).map_or(&[][..], |holds| holds.holds());
+        Ok(holds.iter().map(HoldRecord::hold).collect())
+    }
+
+    fn announce(&self, name: &LockName, intent: Intent<'_>, _by: Deadline) -> Result<()> {
+        let mut state = self.state.lock();
+        state.sweep();
+        let holds = state.locks.entry(name.clone()).or_default();
+        holds.announce(&intent, Moment::now());
+        Ok(())
+    }
+
+    fn withdraw(&self, name: &LockName, intent: IntentId, _by: Deadline) -> Result<()> {
+        if let Some(holds) = self.state.lock().live(name) {
+            holds.withdraw(Some(intent));
+        }
+        Ok(())
+    }
+}
+
+fn new_hold(owner: OwnerToken, mode: Mode, attempt: &Attempt<'_>, now: Moment) -> NewHold {
+    let (ends, identity) = (now.after(attempt.ttl), attempt.identity.clone());
+    NewHold { owner, mode, since: time::wall(), ends, identity }
+}
+
+/// Returns the last of the next numbers.
+fn count(fence: &mut u64, numbers: u64) -> u64 {
+    *fence += numbers;
+    *fence
 }
 
 impl HistoryStore for MemoryStore {

@@ -27,9 +27,11 @@ mod latch_record;
 mod latch_store;
 #[cfg(any(feature = "aerospike", feature = "hbase"))]
 mod layout;
+mod lock_holds;
 mod lock_list;
 mod lock_store;
 mod memory;
+mod mode_store;
 pub mod remote;
 #[cfg(any(feature = "aerospike", feature = "hbase"))]
 mod request_kind;
@@ -45,11 +47,12 @@ pub use self::aerospike::AerospikeStore;
 #[doc(hidden)]
 pub use self::aerospike::fuzz_aerospike;
 pub use crate::names::diagnostic::{Diagnostic, Severity};
-pub use crate::names::fence::Fence;
+pub use crate::names::fence::{Epoch, Fence};
 pub use crate::names::history_entry::{HistoryEntry, HistoryKind};
 pub use crate::names::holder::{Holder, Identity};
 pub use crate::names::latch_name::LatchName;
-pub use crate::names::lock_name::{CLIENT_BYTES_MAX, ID_BYTES_MAX, Level, LockName, Mode, NamePolicy};
+pub use crate::names::lock_name::{CLIENT_BYTES_MAX, ID_BYTES_MAX, Level, LockName, NamePolicy};
+pub use crate::names::mode::Mode;
 pub use crate::names::notice_endpoint::{GrantEndpoint, LatchListener, NoticeEndpoint};
 pub use crate::names::owner::{OwnerRecord, OwnerToken};
 pub use crate::names::promise::{Promise, PromiseTopic, Verdict};
@@ -78,6 +81,9 @@ pub use lock_store::{
     Acquired, Attempt, Grant, GrantRecord, Inspection, LivenessStore, LockStore, OnRenewed, Released, Renewal,
 };
 pub use memory::MemoryStore;
+pub use mode_store::{
+    Conversion, Converted, Hold, INTENT_MAX, Intent, IntentId, ModeStore, ModeTerms, TURN_MAX,
+};
 pub use scheme::{Scheme, register_scheme};
 pub use store_uri::StoreUri;
 pub use uri::{open, schemes};

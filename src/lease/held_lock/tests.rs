@@ -13,8 +13,14 @@ const LONG: Duration = Duration::from_secs(60);
 fn lock() -> HeldLock {
     let name = LockName::new(Level::Xdc, "t", None, "a", NamePolicy::Strict).unwrap();
     let since = Moment::now();
-    let grant =
-        Grant { owner_record: record(0), fence: Some(Fence(7)), fences: 4, since, may_reappear: false };
+    let grant = Grant {
+        owner_record: record(0),
+        fence: Some(Fence(7)),
+        epoch: None,
+        fences: 4,
+        since,
+        may_reappear: false,
+    };
     let ends = since.after(LONG);
     HeldLock::new(name, grant, LeaseTerms { ttl: LONG, asked: LONG, ends, until_death: false, notices: None })
 }

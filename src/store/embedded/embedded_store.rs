@@ -296,7 +296,7 @@ impl EmbeddedStore {
             };
             writer.put(name.key().as_bytes(), &record.encode())?;
             let (owner_record, fence) = (owner_record.clone(), Some(Fence(last.0 - (fences - 1))));
-            let grant = Grant { owner_record, fence, fences, since, may_reappear: false };
+            let grant = Grant { owner_record, fence, epoch: None, fences, since, may_reappear: false };
             Ok(TxnEnd::Commit(Some(Acquired::Granted(grant))))
         };
         let mut tries = 1;

@@ -821,6 +821,7 @@ impl<R: Register> Acquisition<'_, R> {
         let Tried { record, since, may_reappear } = tried;
         Round::Over(Acquired::Granted(Grant {
             owner_record: self.can.owner_record(record),
+            epoch: None,
             fence: last.map(|last| Fence(last.0 - (fences - 1))),
             fences,
             since: *since,
