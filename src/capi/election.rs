@@ -66,9 +66,9 @@ pub unsafe extern "C" fn dlm_lock_observe(
         status(error_out, || {
             output("inspection", inspection)?;
             output("changed_out", changed_out)?;
+            let lock = find(lock)?;
             let before = read::<dlm_inspection>(inspection, inspection_size)?.checked()?.term();
             let wait = wait_without_default("wait_ms", wait_ms)?.unwrap_or(std::time::Duration::MAX);
-            let lock = find(lock)?;
             let cancel = find_optional(cancel)?;
             let mut observer = Election::new((**lock).clone()).observe_after(before);
             if let Some(cancel) = cancel {

@@ -190,8 +190,8 @@ pub unsafe extern "C" fn dlm_lease_hold_at_least(
     // SAFETY: all pointers are as the header asks.
     unsafe {
         status(error_out, || {
-            let min_hold = min_hold(min_hold_ms)?;
-            Ok(find(lease)?.hold_at_least(min_hold)?)
+            let lease = find(lease)?;
+            Ok(lease.hold_at_least(min_hold(min_hold_ms)?)?)
         })
     }
 }

@@ -123,9 +123,10 @@ pub unsafe extern "C" fn dlm_lease_set_keep(
     // SAFETY: all pointers are as the header asks.
     unsafe {
         status(error_out, || {
+            let set = find(set)?;
             let max_hold =
                 wait_without_default("max_hold_ms", max_hold_ms)?.unwrap_or(std::time::Duration::MAX);
-            Ok(find(set)?.keep(max_hold)?)
+            Ok(set.keep(max_hold)?)
         })
     }
 }

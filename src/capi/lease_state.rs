@@ -43,8 +43,9 @@ pub unsafe extern "C" fn dlm_lease_keep(
     // SAFETY: all pointers are as the header asks.
     unsafe {
         status(error_out, || {
+            let lease = find(lease)?;
             let max_hold = wait_without_default("max_hold_ms", max_hold_ms)?.unwrap_or(Duration::MAX);
-            Ok(find(lease)?.keep(max_hold)?)
+            Ok(lease.keep(max_hold)?)
         })
     }
 }

@@ -142,8 +142,9 @@ pub unsafe extern "C" fn dlm_manager_reach(
     // SAFETY: all pointers are as the header asks.
     unsafe {
         status(error_out, || {
+            let manager = find(manager)?;
             let limit = wait_without_default("wait_ms", wait_ms)?;
-            Ok(find(manager)?.reach(limit.unwrap_or(Duration::MAX))?)
+            Ok(manager.reach(limit.unwrap_or(Duration::MAX))?)
         })
     }
 }

@@ -121,7 +121,7 @@ fn its_command_runs_a_program_under_a_lock_in_the_store() {
     let elsewhere = run("example:/elsewhere").unwrap_err();
     assert!(elsewhere.contains("store \"example:/elsewhere\" is not allowed: example: and"), "{elsewhere}");
     let nowhere = run("exampel:").unwrap_err();
-    assert!(nowhere.contains("namespace/setSuffix or example:"), "{nowhere}");
+    assert!(nowhere.contains("embedded:/path or example:"), "{nowhere}");
     let help = dlm(&["--help"]).unwrap();
     assert!(help.contains("\n  example:\n") && help.contains("\n    example: shelf\n"), "{help}");
 }
