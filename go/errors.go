@@ -45,6 +45,9 @@ var (
 	// ErrStaleFence means that the receiver of a guarded write has seen a higher fence of the same lock. The lease
 	// has ended. The write was refused and had no effect. See [Error.Fence] and [Error.StoredFence].
 	ErrStaleFence = errors.New("dlm: the fence is stale")
+	// ErrUnsupportedConversion means that a lease of this mode cannot get the rights that were asked for. The lease is as it
+	// was.
+	ErrUnsupportedConversion = errors.New("dlm: the lease cannot get these rights")
 )
 
 // Code is the number of an error. It is the same in all languages and in all versions.
@@ -56,38 +59,40 @@ func (c Code) String() string { return statusName(c) }
 
 // The codes, each with the error that it stands for.
 const (
-	CodeLocked           Code = 1  // ErrLocked
-	CodeConnection       Code = 2  // ErrConnection
-	CodeRetriesExhausted Code = 3  // ErrRetriesExhausted
-	CodeTableCreation    Code = 4  // ErrTableCreation
-	CodeInternal         Code = 5  // ErrInternal
-	CodeCancelled        Code = 6  // the context's error
-	CodeInDoubt          Code = 7  // ErrInDoubt
-	CodeLost             Code = 8  // ErrLost
-	CodeNotFound         Code = 9  // ErrNotFound
-	CodeExists           Code = 10 // ErrExists
-	CodeInvalidArgument  Code = 11 // ErrInvalid
-	CodeClosed           Code = 12 // ErrClosed
-	CodeForked           Code = 13 // ErrForked
-	CodePanic            Code = 14 // ErrPanic
-	CodeStaleFence       Code = 15 // ErrStaleFence
+	CodeLocked                Code = 1  // ErrLocked
+	CodeConnection            Code = 2  // ErrConnection
+	CodeRetriesExhausted      Code = 3  // ErrRetriesExhausted
+	CodeTableCreation         Code = 4  // ErrTableCreation
+	CodeInternal              Code = 5  // ErrInternal
+	CodeCancelled             Code = 6  // the context's error
+	CodeInDoubt               Code = 7  // ErrInDoubt
+	CodeLost                  Code = 8  // ErrLost
+	CodeNotFound              Code = 9  // ErrNotFound
+	CodeExists                Code = 10 // ErrExists
+	CodeInvalidArgument       Code = 11 // ErrInvalid
+	CodeClosed                Code = 12 // ErrClosed
+	CodeForked                Code = 13 // ErrForked
+	CodePanic                 Code = 14 // ErrPanic
+	CodeStaleFence            Code = 15 // ErrStaleFence
+	CodeUnsupportedConversion Code = 16 // ErrUnsupportedConversion
 )
 
 var sentinels = map[Code]error{
-	CodeLocked:           ErrLocked,
-	CodeConnection:       ErrConnection,
-	CodeRetriesExhausted: ErrRetriesExhausted,
-	CodeTableCreation:    ErrTableCreation,
-	CodeInternal:         ErrInternal,
-	CodeInDoubt:          ErrInDoubt,
-	CodeLost:             ErrLost,
-	CodeNotFound:         ErrNotFound,
-	CodeExists:           ErrExists,
-	CodeInvalidArgument:  ErrInvalid,
-	CodeClosed:           ErrClosed,
-	CodeForked:           ErrForked,
-	CodePanic:            ErrPanic,
-	CodeStaleFence:       ErrStaleFence,
+	CodeLocked:                ErrLocked,
+	CodeConnection:            ErrConnection,
+	CodeRetriesExhausted:      ErrRetriesExhausted,
+	CodeTableCreation:         ErrTableCreation,
+	CodeInternal:              ErrInternal,
+	CodeInDoubt:               ErrInDoubt,
+	CodeLost:                  ErrLost,
+	CodeNotFound:              ErrNotFound,
+	CodeExists:                ErrExists,
+	CodeInvalidArgument:       ErrInvalid,
+	CodeClosed:                ErrClosed,
+	CodeForked:                ErrForked,
+	CodePanic:                 ErrPanic,
+	CodeStaleFence:            ErrStaleFence,
+	CodeUnsupportedConversion: ErrUnsupportedConversion,
 }
 
 // Error is the error of a call.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::names::fence::Fence;
 use crate::names::holder::Holder;
 use crate::names::lease_state::LostReason;
+use crate::names::mode::Mode;
 use crate::names::text::{one_line, quoted};
 
 /// Result of every call of this crate that can fail.
@@ -53,6 +54,9 @@ pub enum Code {
     /// The receiver of a guarded write has seen a higher fence of the same lock, so the caller's lease has
     /// ended. The write was refused and had no effect.
     StaleFence = 15,
+    /// A lease of this mode cannot get the rights that were asked for. The lease is as it was. Take
+    /// [`Mode::Update`](crate::Mode::Update) to read first and write later.
+    UnsupportedConversion = 16,
 }
 
 impl Code {
@@ -73,6 +77,7 @@ impl Code {
         Code::Forked,
         Code::Panic,
         Code::StaleFence,
+        Code::UnsupportedConversion,
     ];
 
     /// Returns the number.
@@ -98,6 +103,7 @@ impl Code {
             Code::Forked => "FORKED",
             Code::Panic => "PANIC",
             Code::StaleFence => "STALE_FENCE",
+            Code::UnsupportedConversion => "UNSUPPORTED_CONVERSION",
         }
     }
 }
@@ -131,6 +137,8 @@ pub enum Error {
         waited: Duration,
         /// The holder at the last read of the store, if that returned one.
         holder: Option<Box<Holder>>,
+        /// Whether that is the manager which was asked.
+        is_here: bool,
     },
     /// See [`Code::ConnectionError`].
     Connection {
@@ -229,6 +237,15 @@ pub enum Error {
         /// The higher fence that the receiver has seen.
         stored: Fence,
     },
+    /// See [`Code::UnsupportedConversion`].
+    UnsupportedConversion {
+        /// The lock, as stored.
+        name: String,
+        /// The mode of the lease.
+        from: Mode,
+        /// The mode that was asked for.
+        to: Mode,
+    },
     /// A failure within a larger operation. [`code`](Error::code) returns the code of `source`.
     Context {
         /// What was being done. Empty if the message is that of `source` alone.
@@ -258,6 +275,7 @@ impl Error {
             Error::Forked => Code::Forked,
             Error::Panic { .. } => Code::Panic,
             Error::StaleFence { .. } => Code::StaleFence,
+            Error::UnsupportedConversion { .. } => Code::UnsupportedConversion,
             Error::Context { source, .. } => source.code(),
         }
     }
@@ -322,8 +340,11 @@ impl Error {
     /// Returns the message without that of the cause.
     fn own_message(&self) -> String {
         match self {
-            Error::LockUnavailable { name, waited, holder } => {
-                format!("lock {name} is held{}{}", by(holder), after(waited))
+            Error::LockUnavailable { name, waited, holder, is_here } => {
+                let is_waiting = holder.as_ref().is_some_and(|holder| holder.is_waiting);
+                let state = if is_waiting { "reserved" } else { "held" };
+                let here = if *is_here { " by this process:" } else { "" };
+                format!("lock {name} is {state}{here}{}{}", by(holder), after(waited))
             }
             Error::Connection { store, what, .. } => format!("{store} cannot be reached: {what}"),
             Error::RetriesExhausted { store, what, .. } => {
@@ -350,6 +371,12 @@ impl Error {
             }
             Error::StaleFence { receiver, fence, stored } => {
                 format!("{receiver} refused the write: fence {fence} is stale, it has seen fence {stored}")
+            }
+            Error::UnsupportedConversion { name, from, to } => {
+                format!(
+                    "the lease of lock {name} is {from} and cannot become {to}: two such readers would wait for each other. \
+                     Acquire the lock as UPDATE to read first and write later, or release it and acquire it anew"
+                )
             }
             Error::Context { doing, .. } => doing.clone(),
         }
@@ -435,6 +462,7 @@ mod tests {
             (13, "FORKED"),
             (14, "PANIC"),
             (15, "STALE_FENCE"),
+            (16, "UNSUPPORTED_CONVERSION"),
         ];
         let all: Vec<_> = Code::ALL.iter().map(|code| (code.number(), code.name())).collect();
         assert_eq!(all, pinned);

@@ -16,14 +16,16 @@ use crate::lease::held_lock::HeldLock;
 use crate::lease::leases::Leases;
 use crate::names::holder::{Holder, Identity};
 use crate::names::lock_name::LockName;
+use crate::names::mode::Mode;
 use crate::names::waiters::Waiters;
 use crate::runtime::background::Background;
 use crate::runtime::process::process_mark::ProcessMark;
 use crate::runtime::sync::AtomicBool;
 use crate::runtime::time::{Deadline, Moment};
 use crate::settings::manager_options::Settings;
-use crate::store::{LatchStore, LivenessStore, LockStore, locks_only};
+use crate::store::{LatchStore, LivenessStore, LockStore, ModeStore, locks_only};
 use crate::wait::asking::{Askers, READ_MAX};
+use crate::wait::intents::Intents;
 use crate::wait::local_queues::LocalQueues;
 use crate::wait::notices::{Notices, ask_holders};
 use crate::wait::shared_reads::SharedReads;
@@ -50,6 +52,7 @@ pub(crate) struct Session {
     process: ProcessMark,
     background: Arc<Background>,
     pub(crate) leases: Leases,
+    pub(crate) intents: Arc<Intents>,
     /// `None` if the manager writes no history.
     history: Option<Arc<HistoryWriter>>,
     closed: AtomicBool,
@@ -95,6 +98,10 @@ impl Session {
             let (store, events) = (Arc::clone(&store), Arc::clone(&events));
             Leases::new(store, settings.clone(), events, Arc::clone(&queue), Arc::clone(&background))?
         };
+        let intents = {
+            let (store, background) = (Arc::clone(&store), Arc::clone(&background));
+            Intents::new(store, background, identity.clone(), settings.timeout)
+        };
         let askers = {
             let (store, limit) = (Arc::clone(&store), settings.timeout.min(READ_MAX));
             Askers::new(Box::new(move |names, report| {
@@ -115,6 +122,7 @@ impl Session {
             process: ProcessMark::current(),
             background,
             leases,
+            intents,
             closed: AtomicBool::new(false),
         })
     }
@@ -130,6 +138,26 @@ impl Session {
 
     pub(crate) fn latches(&self) -> Result<&dyn LatchStore> {
         self.store.latches().ok_or_else(|| locks_only(&*self.store))
+    }
+
+    /// Returns the part of the store for locks in this mode. Does no I/O.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the store has no such part.
+    pub(crate) fn modes(&self, mode: Mode) -> Result<&dyn ModeStore> {
+        self.store.modes().ok_or_else(|| {
+            let allowed = format!(
+                "EXCLUSIVE for {}; memory: and embedded: keep locks in other modes too",
+                self.store.describe()
+            );
+            Error::invalid("mode", mode.name(), allowed)
+        })
+    }
+
+    /// Returns what stands in the way of a grant in this mode. One read of the store.
+    pub(crate) fn blocker(&self, name: &LockName, mode: Mode) -> Result<Option<Holder>> {
+        self.usable()?;
+        self.modes(mode)?.blocker(name, mode, Deadline::after(self.settings.timeout))
     }
 
     /// Returns the part of the store for leases that die with their process. Does no I/O.

@@ -43,6 +43,8 @@ pub enum dlm_status {
     /// The receiver of a write with a fence has seen a higher fence of the same lock: the caller's lease
     /// has ended. The write was refused and had no effect. See dlm_error_fences().
     DLM_STALE_FENCE = 15,
+    /// A lease of this mode cannot get the rights that were asked for. The lease is as it was.
+    DLM_UNSUPPORTED_CONVERSION = 16,
 }
 
 use dlm_status::*;
@@ -65,6 +67,7 @@ impl From<Code> for dlm_status {
             Code::Forked => DLM_FORKED,
             Code::Panic => DLM_PANIC,
             Code::StaleFence => DLM_STALE_FENCE,
+            Code::UnsupportedConversion => DLM_UNSUPPORTED_CONVERSION,
         }
     }
 }
@@ -90,6 +93,7 @@ pub extern "C" fn dlm_status_name(status: i32) -> *const c_char {
         13 => c"FORKED",
         14 => c"PANIC",
         15 => c"STALE_FENCE",
+        16 => c"UNSUPPORTED_CONVERSION",
         _ => c"UNKNOWN",
     };
     name.as_ptr()

@@ -13,7 +13,6 @@ use super::lock::dlm_lock;
 use super::manager::dlm_manager;
 use super::process::find;
 use super::status::dlm_status;
-use crate::handles::acquire::unavailable;
 use crate::names::text::quoted;
 
 /// Reads the lock in the store, without acquiring it. DLM_OK means that it was free. This read costs a
@@ -30,7 +29,7 @@ pub unsafe extern "C" fn dlm_lock_look(lock: *const dlm_lock, error_out: *mut *m
             let lock = find(lock)?;
             match lock.holder()? {
                 None => Ok(()),
-                holder => Err(unavailable(lock.name(), holder, Duration::ZERO).into()),
+                holder => Err(lock.held_by(holder).into()),
             }
         })
     }

@@ -184,6 +184,7 @@ fn status_of(code: Code, unavailable: u8) -> u8 {
         Code::NotFound => NO_INPUT,
         Code::AlreadyExists => CANNOT_CREATE,
         Code::LeaseLost | Code::StaleFence => LOST,
+        Code::UnsupportedConversion => UNAVAILABLE,
         _ => INTERNAL,
     }
 }
@@ -194,7 +195,7 @@ pub(crate) fn to_stderr(text: &str) {
 }
 
 /// Beginning of a lease line, for each version. The whole line is enough to release the lock.
-const LEASE_PREFIXES: [&str; 3] = ["dlm1.", "dlm2.", "dlm3."];
+const LEASE_PREFIXES: [&str; 4] = ["dlm1.", "dlm2.", "dlm3.", "dlm4."];
 
 /// Hides lease lines in `text`. For example, clap repeats an argument that is in the wrong place.
 fn without_leases(text: &str) -> String {
@@ -249,6 +250,7 @@ mod tests {
             (Code::InDoubt, 74),
             (Code::LeaseLost, 77),
             (Code::StaleFence, 77),
+            (Code::UnsupportedConversion, 75),
         ] {
             assert_eq!(status_of(code, 9), status, "{code:?}");
             let status = if code == Code::LockUnavailable { UNAVAILABLE } else { status };
@@ -289,8 +291,8 @@ mod tests {
 
     #[test]
     fn a_lease_line_never_reaches_an_error_message() {
-        let text = "unexpected argument 'dlm2.00ffAB' found, also dlm3.77 and dlm1.88";
-        let clean = "unexpected argument 'dlm2.***' found, also dlm3.*** and dlm1.***";
+        let text = "unexpected argument 'dlm2.00ffAB' found, also dlm3.77, dlm4.99 and dlm1.88";
+        let clean = "unexpected argument 'dlm2.***' found, also dlm3.***, dlm4.*** and dlm1.***";
         assert_eq!(without_leases(text), clean);
     }
 

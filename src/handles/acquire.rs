@@ -25,23 +25,26 @@ use crate::lease::freeing::LockDoubt;
 use crate::lease::held_lock::{HeldLock, LeaseTerms, Leftover};
 use crate::names::holder::{Holder, Identity};
 use crate::names::lock_name::LockName;
+use crate::names::mode::Mode;
+use crate::names::owner::OwnerRecord;
 use crate::runtime::cancel::CancelToken;
+use crate::runtime::sync::Mutex;
 use crate::runtime::time::{Deadline, Moment};
 use crate::session::Session;
 use crate::settings::limits::checked_ttl;
-use crate::store::{Acquired, Attempt, Grant};
+use crate::store::{Acquired, Attempt, Grant, ModeTerms};
+use crate::wait::intents::ModeWait;
 use crate::wait::local_queues::{Answer, Ask, Ended, Terms};
 
 /// Asks the store once, for a caller that does not wait.
 pub(crate) fn once(session: &Arc<Session>, name: &LockName, terms: &AcquireTerms) -> Result<Lease> {
     session.usable()?;
     let open = start(session, name);
-    let answer = match attempt(session, name, terms.ttl, terms.dies_with_process, Deadline::at(Moment::OVER))
-    {
+    let answer = match attempt(session, name, terms, Deadline::at(Moment::OVER)) {
         Ok(Answer::Got(lease)) => terms.settle(&lease).map(|()| lease),
         Ok(Answer::Busy(holder)) => {
             session.ask_once(holder.as_ref());
-            Err(unavailable(name, holder, Duration::ZERO))
+            Err(unavailable(session, name, holder, Duration::ZERO))
         }
         Err(error) => Err(error),
     };
@@ -56,6 +59,7 @@ pub(crate) fn wait(session: &Arc<Session>, name: &LockName, terms: &AcquireTerms
     let got = session
         .queue
         .wait(name, &terms.of_queue(), |how| ask(session, name, how, terms, || session.read_holder(name)));
+    terms.end_wait();
     let waited = terms.waited();
     let answer = match got {
         Ok(lease) if !terms.cancel.as_ref().is_some_and(CancelToken::is_cancelled) => {
@@ -64,14 +68,16 @@ pub(crate) fn wait(session: &Arc<Session>, name: &LockName, terms: &AcquireTerms
         }
         // The lock was granted during the cancellation. Dropping the lease releases it.
         Ok(_) | Err(Ended::Cancelled) => Err(Error::Cancelled { waited }),
-        Err(Ended::Unavailable(holder)) => Err(unavailable(name, holder.map(|holder| *holder), waited)),
+        Err(Ended::Unavailable(holder)) => {
+            Err(unavailable(session, name, holder.map(|holder| *holder), waited))
+        }
         Err(Ended::Failed(error)) => Err(error),
     };
     report_acquire(session, name, &answer, || waited, open);
     answer
 }
 
-/// Sends one request for the lock to the store. `look` returns the holder of the lock.
+/// Sends one request for the lock to the store. `look` returns the holder of the lock, for an exclusive attempt.
 pub(crate) fn ask(
     session: &Arc<Session>,
     name: &LockName,
@@ -79,26 +85,32 @@ pub(crate) fn ask(
     terms: &AcquireTerms,
     look: impl FnOnce() -> Result<Option<Holder>>,
 ) -> Result<Answer<Lease>> {
-    if ask == Ask::Read
-        && !session.leases.stays(name)
-        && let Some(holder) = look()?
-    {
-        return Ok(Answer::Busy(Some(holder)));
+    if ask == Ask::Read && !session.leases.stays(name) {
+        let blocker = match terms.mode {
+            Mode::Exclusive => look()?,
+            mode => session.blocker(name, mode)?,
+        };
+        if let Some(holder) = blocker {
+            terms.note_refusal(session, name, &holder, terms.by);
+            if !holder.is_waiting || !terms.passes_intents(session, name) {
+                return Ok(Answer::Busy(Some(holder)));
+            }
+        }
     }
-    attempt(session, name, terms.ttl, terms.dies_with_process, terms.by)
+    attempt(session, name, terms, terms.by)
 }
 
-/// Tries once to acquire the lock, for a lease that dies with this process if `until_death`. A call that waits until `waits`
-/// leaves a lock that has stayed too long to others first.
+/// Tries once to acquire the lock. A call that waits until `waits` leaves a lock that has stayed too long to others first.
 fn attempt(
     session: &Arc<Session>,
     name: &LockName,
-    ttl: Duration,
-    until_death: bool,
+    terms: &AcquireTerms,
     waits: Deadline,
 ) -> Result<Answer<Lease>> {
     session.usable()?;
-    let stay_ends = match session.leases.retake(name, ttl, until_death, waits) {
+    let AcquireTerms { ttl, mode, .. } = *terms;
+    let needs_new_record = terms.dies_with_process || mode != Mode::Exclusive;
+    let stay_ends = match session.leases.retake(name, ttl, needs_new_record, waits) {
         ControlFlow::Break(Answer::Got(lock)) => return leased(session, lock),
         ControlFlow::Break(Answer::Busy(holder)) => return Ok(Answer::Busy(holder)),
         ControlFlow::Continue(stay_ends) => stay_ends,
@@ -107,29 +119,63 @@ fn attempt(
     let by = Deadline::after(session.settings.timeout.min(ttl));
     let asked = session.settings.asked_ttl(ttl);
     let mut doubtful = Vec::new();
-    let notices = session.queue.notices().for_grant();
+    // Others register for the release of a lock that one process holds.
+    let notices = session.queue.notices().for_grant().filter(|_| mode == Mode::Exclusive);
     let with_notices = notices.map(|notices| Identity { notices: Some(notices), ..session.identity.clone() });
     let attempt =
         Attempt { name, ttl: asked, identity: with_notices.as_ref().unwrap_or(&session.identity), by };
-    let answer = match (until_death, &session.leases.linger) {
-        (true, _) => session.liveness()?.acquire_until_death(attempt, &mut doubtful),
-        (false, Some(linger)) => {
-            session.store.acquire_with_fences(attempt, linger.fences(name), &mut doubtful)
-        }
-        (false, None) => session.store.acquire(attempt, &mut doubtful),
-    };
+    let answer = request(session, terms, attempt, &mut doubtful);
     for record in doubtful {
         let ttl = asked;
         session.leases.free(name.clone(), Leftover { record, ttl, doubt: LockDoubt::MayBeTaken });
     }
     match answer {
-        Ok(Acquired::Held(holder)) => Ok(Answer::Busy(Some(holder))),
+        Ok(Acquired::Held(holder)) => {
+            terms.note_refusal(session, name, &holder, waits);
+            Ok(Answer::Busy(Some(holder)))
+        }
         Ok(Acquired::Granted(grant)) => {
+            terms.note_grant();
             let ends = session.settings.lease_end(grant.since, ttl);
             let notices = notices.map(|notices| notices.grant);
-            granted(session, name, grant, LeaseTerms { ttl, asked, ends, until_death, notices }, stay_ends)
+            let until_death = terms.dies_with_process;
+            let terms = LeaseTerms { mode, ttl, asked, ends, until_death, notices };
+            granted(session, name, grant, terms, stay_ends)
         }
         Err(error) => Err(error.context(format!("acquiring lock {name}"))),
+    }
+}
+
+/// Sends the request.
+fn request(
+    session: &Session,
+    terms: &AcquireTerms,
+    attempt: Attempt<'_>,
+    doubtful: &mut Vec<OwnerRecord>,
+) -> Result<Acquired> {
+    let name = attempt.name;
+    let fences = session.leases.linger.as_ref().map(|linger| linger.fences(name));
+    let (turn, intent) = {
+        let wait = terms.wait.lock();
+        (wait.turn(terms.retry), wait.intent())
+    };
+    let wanted = ModeTerms { turn, intent, ..ModeTerms::new(terms.mode) };
+    match (terms.mode, intent, fences) {
+        (Mode::Exclusive, ..) if terms.dies_with_process => {
+            session.liveness()?.acquire_until_death(attempt, doubtful)
+        }
+        (Mode::Exclusive, Some(_), fences) => {
+            let wanted = ModeTerms { fences: fences.unwrap_or(1), turn: None, ..wanted };
+            session.modes(terms.mode)?.acquire_mode(attempt, wanted, doubtful)
+        }
+        (Mode::Exclusive, None, Some(fences)) => session.store.acquire_with_fences(attempt, fences, doubtful),
+        (Mode::Exclusive, None, None) => session.store.acquire(attempt, doubtful),
+        (mode, ..) => {
+            let modes = session.modes(mode)?;
+            // A process that waits for a lock which it holds itself would wait for the writer that waits for it.
+            let outer = if mode == Mode::Shared { session.leases.member_record(name) } else { None };
+            modes.acquire_mode(attempt, ModeTerms { nested_in: outer.as_ref(), ..wanted }, doubtful)
+        }
     }
 }
 
@@ -141,7 +187,8 @@ fn granted(
     terms: LeaseTerms,
     stay_ends: Option<Moment>,
 ) -> Result<Answer<Lease>> {
-    if let Some(linger) = session.leases.linger.as_ref().filter(|_| !terms.until_death) {
+    let may_stay = !terms.until_death && terms.mode == Mode::Exclusive;
+    if let Some(linger) = session.leases.linger.as_ref().filter(|_| may_stay) {
         linger.granted(name, grant.fences);
     }
     if let Some(grant) = terms.notices {
@@ -178,6 +225,7 @@ fn leased(session: &Arc<Session>, lock: HeldLock) -> Result<Answer<Lease>> {
 /// The terms of one acquisition: its options, checked, and the manager's defaults.
 pub(crate) struct AcquireTerms {
     pub(crate) ttl: Duration,
+    pub(crate) mode: Mode,
     max_hold: Option<Duration>,
     min_hold: Option<Duration>,
     dies_with_process: bool,
@@ -186,22 +234,32 @@ pub(crate) struct AcquireTerms {
     pub(crate) retry: Duration,
     pub(crate) cancel: Option<CancelToken>,
     speaks_for_all: bool,
+    wait: Mutex<ModeWait>,
 }
 
 impl AcquireTerms {
-    /// Checks the options.
-    pub(crate) fn new(session: &Session, how: &AcquireOptions) -> Result<AcquireTerms> {
+    /// Checks the options, for a lock whose handle has this mode.
+    pub(crate) fn new(session: &Session, mode: Mode, how: &AcquireOptions) -> Result<AcquireTerms> {
         let settings = &session.settings;
         let ttl = checked_ttl(how.ttl.unwrap_or(settings.ttl))?;
         how.check(ttl)?;
+        let mode = how.mode.unwrap_or(mode);
+        if mode != Mode::Exclusive {
+            session.modes(mode)?;
+        }
         let dies_with_process = how.dies_with_process || settings.dies_with_process;
         if dies_with_process {
+            if mode != Mode::Exclusive {
+                let allowed = format!("for an exclusive lock, and not for one in mode {mode}");
+                return Err(Error::invalid("dies_with_process", "true", allowed));
+            }
             session.liveness()?;
             how.min_hold.map_or(Ok(()), |_| Err(no_minimum()))?;
         }
         let began = Moment::now();
         Ok(AcquireTerms {
             ttl,
+            mode,
             max_hold: how.max_hold,
             min_hold: how.min_hold,
             dies_with_process,
@@ -210,7 +268,33 @@ impl AcquireTerms {
             retry: settings.retry,
             cancel: how.cancel.clone(),
             speaks_for_all: ttl >= settings.timeout,
+            wait: Mutex::default(),
         })
+    }
+
+    /// Remembers what stood in the way. A writer that waits for readers, until `waits`, announces itself.
+    fn note_refusal(&self, session: &Session, name: &LockName, holder: &Holder, waits: Deadline) {
+        let must_announce = self.wait.lock().refused(self.mode, holder);
+        if must_announce && !waits.passed() {
+            let writer = session.intents.announce(name);
+            self.wait.lock().announced(writer);
+        }
+    }
+
+    /// Whether the store must be asked although a writer waits.
+    fn passes_intents(&self, session: &Session, name: &LockName) -> bool {
+        self.wait.lock().turn(self.retry).is_some()
+            || (self.mode == Mode::Shared && session.leases.member_record(name).is_some())
+    }
+
+    fn note_grant(&self) {
+        self.wait.lock().granted();
+    }
+
+    /// Ends what the wait has left in the store.
+    pub(crate) fn end_wait(&self) {
+        let ended = std::mem::take(&mut *self.wait.lock());
+        drop(ended);
     }
 
     /// Applies the terms to a granted lease. If that fails, drop the lease, which releases it.
@@ -228,6 +312,7 @@ impl AcquireTerms {
         Terms {
             by: self.by,
             retry: self.retry,
+            mode: self.mode,
             cancel: self.cancel.as_ref(),
             speaks_for_all: self.speaks_for_all,
         }
@@ -274,6 +359,15 @@ pub(crate) fn holder(session: &Session, name: &LockName) -> Result<Option<Holder
     session.store.holder(name, Deadline::after(session.settings.timeout))
 }
 
-pub(crate) fn unavailable(name: &LockName, holder: Option<Holder>, waited: Duration) -> Error {
-    Error::LockUnavailable { name: name.to_string(), waited, holder: holder.map(Box::new) }
+/// Returns the error of an acquisition that found the lock held. It says if this process holds it.
+pub(crate) fn unavailable(
+    session: &Session,
+    name: &LockName,
+    holder: Option<Holder>,
+    waited: Duration,
+) -> Error {
+    let is_here = holder
+        .as_ref()
+        .is_some_and(|holder| !holder.is_waiting && holder.identity.as_ref() == Some(&session.identity));
+    Error::LockUnavailable { name: name.to_string(), waited, holder: holder.map(Box::new), is_here }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::error::Result;
 use crate::handles::lease::{check_keep, check_min_hold};
+use crate::names::mode::Mode;
 use crate::runtime::cancel::CancelToken;
 
 /// Options of one acquisition, which override the manager's defaults. See [`Lock::acquire_with`](crate::Lock::acquire_with) and
@@ -11,6 +12,7 @@ use crate::runtime::cancel::CancelToken;
 #[derive(Debug, Clone, Default)]
 #[must_use = "pass it to acquire_with or start"]
 pub struct AcquireOptions {
+    pub(crate) mode: Option<Mode>,
     pub(crate) ttl: Option<Duration>,
     pub(crate) wait: Option<Duration>,
     pub(crate) cancel: Option<CancelToken>,
@@ -23,6 +25,14 @@ impl AcquireOptions {
     /// Returns the manager's defaults.
     pub fn new() -> AcquireOptions {
         AcquireOptions::default()
+    }
+
+    /// Sets how the lock is held: see [`Mode`]. Default: the mode of the [`Lock`](crate::Lock).
+    ///
+    /// [`Code::InvalidArgument`](crate::Code::InvalidArgument) if the store keeps exclusive locks only.
+    pub fn mode(mut self, mode: Mode) -> AcquireOptions {
+        self.mode = Some(mode);
+        self
     }
 
     /// Sets how long the lease lasts unless it is renewed: 1 ms to 365 days, rounded up to the resolution of

@@ -12,14 +12,16 @@ use crossbeam_channel::Receiver;
 use crate::error::Code;
 use crate::error::{Error, Result};
 use crate::events::sinks::OpenSpans;
+use crate::handles::convert;
 use crate::handles::pending_call::PendingCall;
 use crate::lease::events::LeaseEvents;
 use crate::lease::held_lock::HeldLock;
 use crate::lease::keeper::TTL_MIN as KEPT_TTL_MIN;
 use crate::lease::token::LeaseToken;
-use crate::names::fence::Fence;
+use crate::names::fence::{Epoch, Fence};
 use crate::names::lease_state::LeaseState;
 use crate::names::lock_name::LockName;
+use crate::names::mode::Mode;
 use crate::runtime::time::{Deadline, Moment};
 use crate::session::Session;
 use crate::settings::limits::checked_ttl;
@@ -86,9 +88,22 @@ impl Lease {
         self.lock.name()
     }
 
+    /// Returns how the lock is held.
+    pub fn mode(&self) -> Mode {
+        self.lock.mode()
+    }
+
+    /// Returns the number of the period in which the lock is held: all readers of one time have the same, and each exclusive
+    /// grant begins a new one. `None` if fencing is switched off in the store's options, and in a forked child.
+    ///
+    /// It is no fence: it guards no write, because several holders have it.
+    pub fn epoch(&self) -> Option<Epoch> {
+        if self.session.not_forked().is_ok() { self.lock.epoch() } else { None }
+    }
+
     /// Returns the number to send along with every write that the lock guards. It grows with every grant.
-    /// `None` if fencing is switched off in the store's options, and in a forked child, whose writes the lock
-    /// does not guard.
+    /// `None` if the lease is not exclusive, if fencing is switched off in the store's options, and in a forked child,
+    /// whose writes the lock does not guard.
     pub fn fence(&self) -> Option<Fence> {
         if self.session.not_forked().is_ok() { self.lock.fence() } else { None }
     }
@@ -105,6 +120,11 @@ impl Lease {
     }
 
     fn fence_or_refuse(&self) -> Result<Fence> {
+        if self.mode() != Mode::Exclusive {
+            let allowed =
+                format!("an exclusive lease, and not one in mode {}: only one holder may write", self.mode());
+            return Err(Error::invalid("lease of lock", self.name().key(), allowed));
+        }
         let allowed = "a lease with a fence: fencing is switched off in the options of its store (fence=off)";
         self.lock.fence().ok_or_else(|| Error::invalid("lease of lock", self.name().key(), allowed))
     }
@@ -156,8 +176,8 @@ impl Lease {
     /// ```
     ///
     /// # Errors
-    /// Those of [`check`](Lease::check), and [`Code::InvalidArgument`] if fencing is switched off in the options of the
-    /// store.
+    /// Those of [`check`](Lease::check), and [`Code::InvalidArgument`] if the lease is not exclusive, or if fencing is switched
+    /// off in the options of the store.
     pub fn guard(&self) -> Result<Fence> {
         self.check()?;
         self.fence_or_refuse()
@@ -191,6 +211,11 @@ impl Lease {
         check_keep(self.ttl(), max_hold)?;
         self.lock.check()?;
         self.session.leases.keeper.keep(&self.lock, Moment::now().after(max_hold))
+    }
+
+    /// Goes on with what [`keep`](Lease::keep) of an earlier lease has begun.
+    pub(crate) fn keep_until(&self, until: Moment) -> Result<()> {
+        self.session.leases.keeper.keep(&self.lock, until)
     }
 
     /// Returns a channel that gets a message when [`state`](Lease::state) changes, and has one if the lease is over already.
@@ -316,6 +341,65 @@ impl Lease {
         })
     }
 
+    /// Goes on with fewer rights: from exclusive to update or shared, or from update to shared. Nobody gets the lock in between.
+    /// Returns the lease that holds it now, for the TTL of this one; this one is over. Blocks for one call to the store, and
+    /// never waits for other holders.
+    ///
+    /// Others may read as soon as the call has begun. So let no write that the exclusive lease guards be under way then. The
+    /// new lease is kept alive as long as this one was to be. Its channels and descriptors are its own.
+    ///
+    /// ```
+    /// # let manager = dlm::LockManager::builder().store_uri("memory:?client=docs").open()?;
+    /// use dlm::Mode;
+    /// let lock = manager.lock("prices", dlm::Level::Xdc)?;
+    /// let writing = lock.acquire()?;
+    /// let reading = writing.downgrade(Mode::Shared)?;
+    /// assert!(writing.check().is_err() && reading.check().is_ok());
+    /// let other = lock.shared().try_acquire()?;
+    /// assert!(reading.epoch() == other.epoch() && reading.epoch() > writing.epoch());
+    /// # Ok::<(), dlm::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// * [`Code::LeaseLost`]: the lease is over.
+    /// * [`Code::InDoubt`]: the store did not say in time whether it made the change. The lease is over, and the library
+    ///   releases what is left of it in the background.
+    /// * [`Code::InvalidArgument`]: the lease has this mode already, or another thread changes it.
+    ///   [`Code::UnsupportedConversion`]: the mode has more rights.
+    /// * After any other error the lease is as it was. [`Code::Closed`], [`Code::Forked`].
+    pub fn downgrade(&self, to: Mode) -> Result<Lease> {
+        if to == Mode::Exclusive && self.mode() == Mode::Update {
+            return Err(Error::invalid(
+                "mode",
+                to.name(),
+                "fewer rights than those of the lease; see Lease::upgrade",
+            ));
+        }
+        self.session.usable()?;
+        let change = convert::downgrade(&self.session, &self.lock, to)?;
+        convert::leased(&self.session, change)
+    }
+
+    /// Goes on exclusively, from mode [`Update`](Mode::Update): waits up to `wait` for the readers to leave, before all others
+    /// who wait. No new ones come meanwhile, except that readers that have waited for long take turns. Returns the lease that
+    /// holds the lock now, for the TTL of this one, with a new fence; this one is over. Zero tries once, [`Duration::MAX`] waits
+    /// for ever.
+    ///
+    /// The wait is outside the order of [`acquire_all`](crate::LockManager::acquire_all): a reader that waits for another lock of
+    /// this process makes both wait until one gives up. The lease may end during the wait unless it is
+    /// [kept alive](Lease::keep). The new one is kept alive as long as this one was to be.
+    ///
+    /// # Errors
+    /// * [`Code::LockUnavailable`], with the time waited: readers hold the lock. The lease is as it was.
+    /// * [`Code::UnsupportedConversion`]: the lease is shared. Two of those would wait for each other.
+    /// * [`Code::InvalidArgument`]: the lease is exclusive already.
+    /// * All others of [`downgrade`](Lease::downgrade).
+    pub fn upgrade(&self, wait: Duration) -> Result<Lease> {
+        self.session.usable()?;
+        let change = convert::upgrade(&self.session, &self.lock, wait)?;
+        convert::leased(&self.session, change)
+    }
+
     /// Releases the lock. Blocks for one call to the store. Never touches the record of another holder.
     ///
     /// Returns `true` if the lock was this lease's and is free now. Returns `false` without asking the store if
@@ -434,6 +518,7 @@ impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lease")
             .field("name", self.name())
+            .field("mode", &self.mode())
             .field("fence", &self.fence())
             .field("remaining", &self.remaining())
             .finish_non_exhaustive()

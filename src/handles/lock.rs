@@ -26,6 +26,7 @@ use crate::store::{HistoryOf, Inspection};
 #[derive(Clone)]
 pub struct Lock {
     name: LockName,
+    mode: Mode,
     session: Arc<Session>,
 }
 
@@ -34,12 +35,12 @@ impl Lock {
     pub(crate) fn new(session: &Arc<Session>, id: &str, level: Level) -> Result<Lock> {
         let settings = &session.settings;
         let name = LockName::new(level, &settings.client, settings.farm.as_deref(), id, settings.names)?;
-        Ok(Lock { name, session: Arc::clone(session) })
+        Ok(Lock { name, mode: Mode::Exclusive, session: Arc::clone(session) })
     }
 
     /// See [`LockManager::lock_named`](crate::LockManager::lock_named).
     pub(crate) fn named(session: &Arc<Session>, name: &LockName) -> Lock {
-        Lock { name: name.clone(), session: Arc::clone(session) }
+        Lock { name: name.clone(), mode: Mode::Exclusive, session: Arc::clone(session) }
     }
 
     /// Returns the full name, as stored.
@@ -47,9 +48,45 @@ impl Lock {
         &self.name
     }
 
-    /// Returns how the lock is held: by one holder at a time.
+    /// Returns the mode in which this handle acquires the lock.
     pub fn mode(&self) -> Mode {
-        Mode::Exclusive
+        self.mode
+    }
+
+    /// Returns a handle of the same lock that acquires it in mode [`Shared`](Mode::Shared), as one of any number of readers.
+    /// No I/O.
+    ///
+    /// Readers have an [`epoch`](Lease::epoch) instead of a fence. New readers wait while a writer waits, for ten retry
+    /// intervals at most. For stores that keep modes; in others acquiring fails with
+    /// [`Code::InvalidArgument`](crate::Code::InvalidArgument).
+    ///
+    /// ```
+    /// # let manager = dlm::LockManager::builder().store_uri("memory:?client=docs").open()?;
+    /// let lock = manager.lock("prices", dlm::Level::Xdc)?;
+    /// let (one, other) = (lock.shared().acquire()?, lock.shared().acquire()?);
+    /// assert_eq!(one.epoch(), other.epoch());
+    /// assert!(lock.try_acquire().is_err());
+    /// # Ok::<(), dlm::Error>(())
+    /// ```
+    pub fn shared(&self) -> Lock {
+        Lock { mode: Mode::Shared, ..self.clone() }
+    }
+
+    /// Returns a handle of the same lock that acquires it in mode [`Update`](Mode::Update): beside readers, as the only one that
+    /// may then [write](Lease::upgrade). No I/O. See [`shared`](Lock::shared).
+    ///
+    /// ```
+    /// # let manager = dlm::LockManager::builder().store_uri("memory:?client=docs").open()?;
+    /// # let wait = std::time::Duration::from_secs(1);
+    /// let lock = manager.lock("prices", dlm::Level::Xdc)?;
+    /// let reading = lock.update().acquire()?;
+    /// // It reads, and finds that it has to write.
+    /// let writing = reading.upgrade(wait)?;
+    /// assert!(writing.fence().is_some());
+    /// # Ok::<(), dlm::Error>(())
+    /// ```
+    pub fn update(&self) -> Lock {
+        Lock { mode: Mode::Update, ..self.clone() }
     }
 
     /// Tries once to acquire the lock, with the manager's default TTL (90 s). Blocks for one call to the store
@@ -84,7 +121,7 @@ impl Lock {
 
     /// Tries once to acquire the lock, with these options, of which those of the wait have no effect.
     pub(crate) fn try_acquire_with(&self, how: &AcquireOptions) -> Result<Lease> {
-        acquire::once(&self.session, &self.name, &AcquireTerms::new(&self.session, how)?)
+        acquire::once(&self.session, &self.name, &AcquireTerms::new(&self.session, self.mode, how)?)
     }
 
     /// Acquires the lock, waiting for it if necessary, with the manager's defaults (TTL 90 s, wait 90 s).
@@ -127,7 +164,7 @@ impl Lock {
     /// Those of [`acquire_with_ttl`](Lock::acquire_with_ttl), and [`Code::Cancelled`](crate::Code::Cancelled)
     /// if the [`CancelToken`](crate::CancelToken) was cancelled. Then nothing is held.
     pub fn acquire_with(&self, how: &AcquireOptions) -> Result<Lease> {
-        let terms = AcquireTerms::new(&self.session, how)?;
+        let terms = AcquireTerms::new(&self.session, self.mode, how)?;
         acquire::wait(&self.session, &self.name, &terms)
     }
 
@@ -162,13 +199,13 @@ impl Lock {
     /// and for the store time-out at least, it returns
     /// [`Code::RetriesExhausted`](crate::Code::RetriesExhausted).
     pub fn start(&self, how: &AcquireOptions) -> Result<Pending> {
-        Pending::start(&self.session, &self.name, AcquireTerms::new(&self.session, how)?)
+        Pending::start(&self.session, &self.name, AcquireTerms::new(&self.session, self.mode, how)?)
     }
 
     /// See [`Pending::start_here`].
     #[cfg(feature = "capi")]
     pub(crate) fn start_here(&self, how: &AcquireOptions) -> Result<(Pending, bool)> {
-        Pending::start_here(&self.session, &self.name, AcquireTerms::new(&self.session, how)?)
+        Pending::start_here(&self.session, &self.name, AcquireTerms::new(&self.session, self.mode, how)?)
     }
 
     /// Returns the holder of the lock and the last fence granted. Blocks for one or two reads of the store.
@@ -244,6 +281,12 @@ impl Lock {
 
     pub(crate) fn is_of(&self, session: &Arc<Session>) -> bool {
         Arc::ptr_eq(&self.session, session)
+    }
+
+    /// Returns the error of an attempt that found the lock held.
+    #[cfg(feature = "capi")]
+    pub(crate) fn held_by(&self, holder: Option<Holder>) -> crate::Error {
+        acquire::unavailable(&self.session, &self.name, holder, Duration::ZERO)
     }
 
     /// Returns the holder of the lock. One read of the store.

@@ -442,6 +442,7 @@ mod tests {
     use super::*;
     use crate::Code;
     use crate::lease::token::TokenEnd;
+    use crate::names::mode::Mode;
     use crate::names::owner::OwnerRecord;
     use crate::runtime::time::Moment;
 
@@ -455,6 +456,8 @@ mod tests {
         let manager = manager();
         let name = manager.lock("a", Level::Xdc).unwrap().name().clone();
         let token = LeaseToken {
+            mode: Mode::Exclusive,
+            epoch: None,
             name,
             fence: None,
             ends: TokenEnd::at(Moment::from_nanos(1_000)),
@@ -472,6 +475,8 @@ mod tests {
         let manager = manager();
         let ttl = Duration::from_secs(90);
         let token = LeaseToken {
+            mode: Mode::Exclusive,
+            epoch: None,
             name: manager.lock("a", Level::Xdc).unwrap().name().clone(),
             fence: None,
             ends: TokenEnd::at(Moment::now().after(1000 * ttl)),

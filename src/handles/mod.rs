@@ -4,6 +4,7 @@ pub(crate) mod acquire;
 pub(crate) mod acquire_options;
 pub(crate) mod break_holder;
 pub(crate) mod builder;
+mod convert;
 pub(crate) mod diagnosis;
 pub(crate) mod election;
 pub(crate) mod latch;

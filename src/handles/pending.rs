@@ -14,6 +14,7 @@ use crate::handles::lease::Lease;
 use crate::handles::result_slot::ResultSlot;
 use crate::names::holder::Holder;
 use crate::names::lock_name::LockName;
+use crate::names::mode::Mode;
 use crate::runtime::cancel::{CancelToken, Registration};
 use crate::runtime::sync::{Mutex, MutexGuard};
 use crate::runtime::time::{Deadline, Moment};
@@ -115,7 +116,7 @@ impl Pending {
         session.usable()?;
         let number = session.askers.number();
         let askers = Arc::downgrade(&session.askers);
-        let ticket = session.queue.join_without_thread(name, terms.retry, move || {
+        let ticket = session.queue.join_without_thread(name, &terms.of_queue(), move || {
             if let Some(askers) = askers.upgrade() {
                 askers.wake(number);
             }
@@ -300,7 +301,8 @@ impl PendingShared {
         let error = Error::Cancelled { waited };
         match holder {
             Some(holder) => {
-                error.context(acquire::unavailable(&self.name, Some(holder), Duration::ZERO).to_string())
+                let held = acquire::unavailable(&self.session, &self.name, Some(holder), Duration::ZERO);
+                error.context(held.to_string())
             }
             None => error,
         }
@@ -310,7 +312,8 @@ impl PendingShared {
     fn ended(&self, ended: Ended) -> Error {
         match ended {
             Ended::Unavailable(holder) => {
-                acquire::unavailable(&self.name, holder.map(|holder| *holder), self.waited())
+                let holder = holder.map(|holder| *holder);
+                acquire::unavailable(&self.session, &self.name, holder, self.waited())
             }
             Ended::Cancelled => self.cancelled(None),
             Ended::Failed(error) => error,
@@ -327,6 +330,7 @@ impl PendingShared {
         let failed = result.as_ref().err().map(Error::code).filter(|_| !state.is_reported);
         // The next waiter may ask now. Before the result can be seen: whoever has it is not in the queue any more.
         drop(ticket);
+        self.terms.end_wait();
         self.result.finish(&self.name, result);
         let (registration, is_added) = (state.registration.take(), state.is_added);
         if let Some(listener) = &mut state.listener {
@@ -395,7 +399,7 @@ impl PendingShared {
         match answer {
             Ok(Answer::Busy(holder)) => ticket.refused(holder, &self.terms.of_queue(), releases),
             Ok(Answer::Got(lease)) => {
-                ticket.granted(self.terms.retry);
+                ticket.granted(&self.terms.of_queue());
                 match kept {
                     Ok(()) => self.finish(state, Ok(lease)),
                     Err(error) => {
@@ -464,7 +468,9 @@ impl Inquiry for PendingShared {
 
     fn begin_read(&self) -> Option<LockName> {
         // A lock that stays with this process looks held there. It is taken again without the store.
-        if self.session.usable().is_err() || self.session.leases.stays(&self.name) {
+        // And what a reader waits for is more than the holder.
+        let is_exclusive = self.terms.mode == Mode::Exclusive;
+        if !is_exclusive || self.session.usable().is_err() || self.session.leases.stays(&self.name) {
             return None;
         }
         let mut state = self.state.lock();

@@ -597,7 +597,8 @@ fn ends_a_watch(code: Code) -> bool {
         | Code::Closed
         | Code::Forked
         | Code::Panic
-        | Code::StaleFence => true,
+        | Code::StaleFence
+        | Code::UnsupportedConversion => true,
         Code::ConnectionError
         | Code::RetriesExhausted
         | Code::InDoubt

@@ -5,6 +5,9 @@
 //! |---|---|---|
 //! | owned | a renewal begins or ends | owned |
 //! | owned | a renewal or a hand-on finds no record of ours | lost |
+//! | owned | a change of mode begins, is refused, or fails without an effect | owned |
+//! | owned | a change of mode finds no record of ours | lost |
+//! | owned | a change of mode is granted, or in doubt | over: a new lease has the lock, or nobody |
 //! | owned | the lease is handed on or given up, or its record stays in the store for a while | over |
 //! | owned | a release begins before the end of the minimum hold | over |
 //! | owned, releasing | a release begins | releasing |
@@ -18,6 +21,7 @@
 //! the caller, the one that began last says when the lease ends. Of several releases, the first whose answer shows that we
 //! freed the lock is `true`.
 
+pub(crate) mod conversion;
 mod errors;
 pub(crate) mod requests;
 
@@ -32,9 +36,10 @@ use crate::lease::linger::{LingeringLock, Retaken};
 use crate::lease::reported::Reported;
 use crate::lease::retake_right::{RecordWrite, SpareFences};
 use crate::lease::token::{LeaseToken, StoreId, TokenEnd};
-use crate::names::fence::Fence;
+use crate::names::fence::{Epoch, Fence};
 use crate::names::lease_state::LostReason;
 use crate::names::lock_name::LockName;
+use crate::names::mode::Mode;
 use crate::names::owner::OwnerRecord;
 use crate::runtime::sync::{AtomicBool, AtomicU64, Mutex};
 use crate::runtime::time::Moment;
@@ -42,7 +47,9 @@ use crate::store::Grant;
 
 pub(crate) struct HeldLock {
     name: LockName,
+    mode: Mode,
     fence: Option<Fence>,
+    epoch: Option<Epoch>,
     /// TTL with which it was granted or last renewed, in nanoseconds. Changed under `ownership`.
     ttl: AtomicU64,
     /// See [`Grant::may_reappear`].
@@ -52,7 +59,7 @@ pub(crate) struct HeldLock {
     /// The record is marked: see [`LivenessStore`](crate::store::LivenessStore).
     pub(crate) dies_with_process: bool,
     notices: Option<u64>,
-    /// Fences for when the lock is taken again. `None` for a lease from a token, which never stays.
+    /// Fences for when the lock is taken again. `None` for a lease that never stays: one from a token, or not exclusive.
     spare: Option<SpareFences>,
     /// The lock was released here and its record stays: its notices go on.
     stays: AtomicBool,
@@ -93,6 +100,8 @@ struct OwnedRecord {
     ends: Moment,
     /// The lock stays held until then, even if it is released.
     hold_until: Moment,
+    /// A request is under way that changes the mode. Until it ends, a renewal that finds no record says nothing.
+    is_converting: bool,
     /// Until the first renewal here.
     from_token: Option<FromToken>,
     /// Renewals under way.
@@ -126,6 +135,7 @@ struct Releases {
 
 /// How long a granted lock is held.
 pub(crate) struct LeaseTerms {
+    pub(crate) mode: Mode,
     pub(crate) ttl: Duration,
     /// For how long the store was asked to keep the record: see [`Settings::asked_ttl`].
     pub(crate) asked: Duration,
@@ -155,19 +165,21 @@ pub(crate) enum GivenUp {
 
 impl HeldLock {
     pub(crate) fn new(name: LockName, grant: Grant, terms: LeaseTerms) -> HeldLock {
-        let LeaseTerms { ttl, asked, ends, until_death, notices } = terms;
+        let LeaseTerms { mode, ttl, asked, ends, until_death, notices } = terms;
         let write = RecordWrite { sent: grant.since, asked };
         let spare = SpareFences::after(grant.fence, grant.fences);
         let life = Life::new(ends, ends.since(grant.since));
         HeldLock {
             name,
+            mode,
             fence: grant.fence,
+            epoch: grant.epoch,
             ttl: AtomicU64::new(nanos(ttl)),
             may_reappear: grant.may_reappear,
             is_adopted: false,
             dies_with_process: until_death,
             notices,
-            spare: Some(spare),
+            spare: Some(spare).filter(|_| mode == Mode::Exclusive),
             stays: AtomicBool::new(false),
             stay_ends: None,
             broken: OnceLock::new(),
@@ -180,6 +192,7 @@ impl HeldLock {
                 write: Some(write),
                 ends,
                 hold_until: Moment::OVER,
+                is_converting: false,
                 from_token: None,
                 renewing: 0,
                 begun: 0,
@@ -192,13 +205,13 @@ impl HeldLock {
 
     /// Makes the state of a lease that comes from another process.
     pub(crate) fn adopted(token: LeaseToken) -> HeldLock {
-        let LeaseToken { name, fence, ends: token_end, ttl, owner_record, store } = token;
+        let LeaseToken { name, mode, fence, epoch, ends: token_end, ttl, owner_record, store } = token;
         let grant =
-            Grant { owner_record, fence, epoch: None, fences: 1, since: Moment::now(), may_reappear: false };
+            Grant { owner_record, fence, epoch, fences: 1, since: Moment::now(), may_reappear: false };
         // No lease lasts longer than its TTL, even if its token says so.
         let ends = token_end.here().map(|ends| ends.min(Moment::now().after(ttl)));
         let (asked, ends) = (ttl, ends.unwrap_or(UNKNOWN));
-        let terms = LeaseTerms { ttl, asked, ends, until_death: false, notices: None };
+        let terms = LeaseTerms { mode, ttl, asked, ends, until_death: false, notices: None };
         let mut held = HeldLock::new(name, grant, terms);
         held.is_adopted = true;
         held.change(|owned| owned.from_token = Some(FromToken { ends: token_end, store }));
@@ -213,7 +226,8 @@ impl HeldLock {
         let LingeringLock { record, write, spare, longest_ttl, notices, stay_ends, .. } = lingering;
         let grant =
             Grant { owner_record: record, fence, epoch: None, fences: 1, since: at, may_reappear: false };
-        let terms = LeaseTerms { ttl, asked: longest_ttl, ends, until_death: false, notices };
+        let mode = Mode::Exclusive;
+        let terms = LeaseTerms { mode, ttl, asked: longest_ttl, ends, until_death: false, notices };
         let mut held = HeldLock::new(name, grant, terms);
         held.change(|owned| owned.write = Some(write));
         held.spare = Some(spare);
@@ -244,7 +258,7 @@ impl HeldLock {
         let mut ownership = self.ownership.lock();
         let Ownership::Owned(owned) = &*ownership else { return None };
         let now = Moment::now();
-        if now < owned.hold_until || now >= self.ends() {
+        if owned.is_converting || now < owned.hold_until || now >= self.ends() {
             return None;
         }
         let write = owned.write?;
@@ -274,8 +288,17 @@ impl HeldLock {
         &self.name
     }
 
+    pub(crate) fn mode(&self) -> Mode {
+        self.mode
+    }
+
     pub(crate) fn fence(&self) -> Option<Fence> {
         self.fence
+    }
+
+    /// Returns the epoch, which an exclusive lease has begun with its fence.
+    pub(crate) fn epoch(&self) -> Option<Epoch> {
+        self.epoch.or(self.fence.map(Epoch::from))
     }
 
     /// Returns a moment before the grant. Of an adopted lease, when it was adopted.
@@ -370,7 +393,8 @@ impl HeldLock {
         let (name, owner_record) = (self.name.clone(), owned.record.clone());
         *ownership = Ownership::Over;
         self.life.released();
-        Ok(LeaseToken { name, fence: self.fence, ends, ttl: self.ttl(), owner_record, store })
+        let (mode, fence, epoch, ttl) = (self.mode, self.fence, self.epoch, self.ttl());
+        Ok(LeaseToken { name, mode, fence, epoch, ends, ttl, owner_record, store })
     }
 
     /// A call other than a renewal or a release has found no record of ours in the store. Returns why. `None` if the lease

@@ -623,6 +623,7 @@ mod tests {
     use super::*;
     use crate::lease::held_lock::LeaseTerms;
     use crate::names::lock_name::{Level, LockName, NamePolicy};
+    use crate::names::mode::Mode;
     use crate::store::Grant;
 
     const LONG: Duration = Duration::from_secs(60);
@@ -634,7 +635,14 @@ mod tests {
         let (owner_record, since) = (OwnerRecord::from_bytes([1; 16]), Moment::now());
         let grant = Grant { owner_record, fence: None, epoch: None, fences: 1, since, may_reappear: false };
         let ends = since.after(LONG);
-        let terms = LeaseTerms { ttl: LONG, asked: LONG, ends, until_death: false, notices: None };
+        let terms = LeaseTerms {
+            mode: Mode::Exclusive,
+            ttl: LONG,
+            asked: LONG,
+            ends,
+            until_death: false,
+            notices: None,
+        };
         let lock = Arc::new(HeldLock::new(name, grant, terms));
         let (mut state, address) = (KeeperState::default(), lock.address());
         state.member(&lock);

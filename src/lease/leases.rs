@@ -13,24 +13,42 @@ use crate::error::{Code, Error, Result};
 use crate::events::sinks::EventSinks;
 use crate::lease::events::LeaseEvents;
 use crate::lease::freeing::{Freeing, LockDoubt};
+use crate::lease::held_lock::conversion::ConversionEnd;
 use crate::lease::held_lock::requests::{BegunRelease, HeldUntil, LostRecord, ReleaseEnd, RenewalEnd};
-use crate::lease::held_lock::{GivenUp, HeldLock, Leftover};
+use crate::lease::held_lock::{GivenUp, HeldLock, LeaseTerms, Leftover};
 use crate::lease::keeper::Keeper;
 use crate::lease::linger::{GiveBack, Linger, Retake};
 use crate::lease::loss::{find_reason, is_broken};
 use crate::lease::retake_right::NoRight;
 use crate::lease::token::{LeaseToken, StoreId};
+use crate::names::holder::{Holder, Identity};
 use crate::names::lease_state::LostReason;
 use crate::names::lock_name::LockName;
+use crate::names::mode::Mode;
+use crate::names::owner::OwnerRecord;
 use crate::runtime::background::{Background, Next};
 use crate::runtime::sync::{AtomicBool, HashMap, Mutex};
 use crate::runtime::time::{Deadline, Moment};
 use crate::settings::manager_options::Settings;
-use crate::store::LockStore;
+use crate::store::{Attempt, Conversion, IntentId, LockStore, ModeStore};
 use crate::wait::local_queues::{Answer, LocalQueues};
 
 /// Shortest time for a renewal, even if the lease expires sooner.
 const RENEW_AT_LEAST: Duration = Duration::from_millis(100);
+
+/// Answer to a change of mode.
+pub(crate) enum ConvertAnswer {
+    Changed(ModeChange),
+    /// Others hold the lock.
+    Held(Holder),
+}
+
+/// What holds a lock whose mode was changed.
+pub(crate) struct ModeChange {
+    pub(crate) lock: HeldLock,
+    /// It is kept alive until then.
+    pub(crate) kept_until: Option<Moment>,
+}
 
 /// Held locks by address, which `close` releases. `None` once it has run.
 type HeldLocks = Mutex<Option<HashMap<usize, Arc<HeldLock>>>>;
@@ -228,7 +246,7 @@ impl Leases {
         events.release(&answer, has_answered);
         match (has_answered, is_left) {
             (true, true) => self.queue.left_to_others(lock.name(), lock.notices(), self.settings.retry),
-            (true, false) => self.queue.released(lock.name(), lock.notices(), self.settings.retry),
+            (true, false) => self.left(lock),
             (false, _) => {}
         }
         answer
@@ -240,7 +258,7 @@ impl Leases {
         let releasing = match lock.begin_release() {
             BegunRelease::Ask(releasing) => releasing,
             BegunRelease::Later(held) => {
-                self.release_at(lock.name().clone(), held);
+                self.release_at(lock.name().clone(), lock.mode(), held);
                 return (Ok(true), false);
             }
             BegunRelease::NotHeld => return (Ok(false), false),
@@ -282,8 +300,95 @@ impl Leases {
         }
     }
 
+    /// Changes the mode of a lease.
+    pub(crate) fn convert(
+        &self,
+        modes: &dyn ModeStore,
+        lock: &Arc<HeldLock>,
+        to: Mode,
+        intent: Option<IntentId>,
+        identity: &Identity,
+    ) -> Result<ConvertAnswer> {
+        let changed = self.convert_in_store(modes, lock, to, intent, identity);
+        self.forget_if_over(lock);
+        self.events_of(lock).report_state();
+        changed
+    }
+
+    fn convert_in_store(
+        &self,
+        modes: &dyn ModeStore,
+        lock: &HeldLock,
+        to: Mode,
+        intent: Option<IntentId>,
+        identity: &Identity,
+    ) -> Result<ConvertAnswer> {
+        let converting = lock.begin_conversion(to)?;
+        lock.check()?;
+        let (name, from, ttl) = (lock.name(), lock.mode(), lock.ttl());
+        let asked = self.settings.asked_ttl(ttl);
+        let notices = self.queue.notices().for_grant().filter(|_| to == Mode::Exclusive);
+        let identity = Identity { notices, ..identity.clone() };
+        let by = Deadline::after(self.settings.timeout.min(ttl));
+        let attempt = Attempt { name, ttl: asked, identity: &identity, by };
+        let record = converting.record.clone();
+        let conversion = Conversion { owner_record: &record, from, to, intent };
+        let mut doubtful = Vec::new();
+        let answer = modes.convert(attempt, conversion, &mut doubtful);
+        for record in doubtful {
+            self.free(name.clone(), Leftover { record, ttl: asked, doubt: LockDoubt::MayBeTaken });
+        }
+        match converting.end(answer) {
+            ConversionEnd::Granted(grant, goes_over) => {
+                let ends = self.settings.lease_end(grant.since, ttl);
+                let notices = notices.map(|notices| notices.grant);
+                if let Some(grant) = notices {
+                    self.queue.notices().granted(name, grant);
+                }
+                self.left(lock);
+                let terms = LeaseTerms { mode: to, ttl, asked, ends, until_death: false, notices };
+                let lock = HeldLock::new(name.clone(), grant, terms).takes_over(&goes_over);
+                Ok(ConvertAnswer::Changed(ModeChange { lock, kept_until: goes_over.kept_until }))
+            }
+            ConversionEnd::Held(holder) => Ok(ConvertAnswer::Held(holder)),
+            ConversionEnd::Superseded => Err(lock.over()),
+            ConversionEnd::Failed(error) => {
+                Err(error.context(format!("changing the mode of lock {name} from {from} to {to}")))
+            }
+            ConversionEnd::InDoubt(error, leftover) => {
+                self.release_later(lock, leftover);
+                Err(error.context(format!("changing the mode of lock {name} from {from} to {to}")))
+            }
+            ConversionEnd::Lost(LostRecord { record, why, leftover, .. }) => {
+                let reason = find_reason(&*self.store, lock, &record, why, by);
+                lock.life.lost(reason);
+                forget_notices(&self.queue, lock);
+                self.free_rest(lock, leftover);
+                self.events_of(lock).lost(reason);
+                Err(lock.gone_for(reason))
+            }
+        }
+    }
+
+    /// Returns the record of a lease of this manager that holds the lock beside others.
+    pub(crate) fn member_record(&self, name: &LockName) -> Option<OwnerRecord> {
+        let held = self.held.lock();
+        let is_member = |lock: &&Arc<HeldLock>| {
+            lock.name() == name && lock.mode() != Mode::Exclusive && lock.check().is_ok()
+        };
+        held.as_ref()?.values().filter(is_member).find_map(|lock| lock.record().ok())
+    }
+
+    /// Lets those who wait know that the lock was released here.
+    fn left(&self, lock: &HeldLock) {
+        match lock.mode() {
+            Mode::Exclusive => self.queue.released(lock.name(), lock.notices(), self.settings.retry),
+            _ => self.queue.reader_left(lock.name()),
+        }
+    }
+
     /// Releases the record of a lock at the end of its minimum hold. If the process ends before, the store's TTL does.
-    fn release_at(&self, name: LockName, held: HeldUntil) {
+    fn release_at(&self, name: LockName, mode: Mode, held: HeldUntil) {
         let HeldUntil { moment, leftover: Leftover { record, ttl, doubt }, mut may_reappear, notices } = held;
         let (store, queue, retry) = (Arc::clone(&self.store), Arc::clone(&self.queue), self.settings.retry);
         let (named, waited_for) = (name.clone(), name.clone());
@@ -296,8 +401,10 @@ impl Leases {
                 return Next::Done;
             }
             let next = current.get_or_insert_with(|| freeing(doubt)).try_once();
-            if next == Next::Done {
-                queue.released(&name, notices, retry);
+            match mode {
+                _ if next != Next::Done => {}
+                Mode::Exclusive => queue.released(&name, notices, retry),
+                _ => queue.reader_left(&name),
             }
             if next == Next::Done && std::mem::take(&mut may_reappear) {
                 current = Some(freeing(LockDoubt::MayBeTaken));
@@ -356,13 +463,13 @@ impl Leases {
         &self,
         name: &LockName,
         ttl: Duration,
-        until_death: bool,
+        needs_new_record: bool,
         waits: Deadline,
     ) -> ControlFlow<Answer<HeldLock>, Option<Moment>> {
         let Some(linger) = &self.linger else { return ControlFlow::Continue(None) };
         let Some(retake) = linger.retake(name, ttl) else { return ControlFlow::Continue(None) };
         let (lingering, why) = match retake {
-            Retake::Retaken(retaken) if !until_death => {
+            Retake::Retaken(retaken) if !needs_new_record => {
                 let ends = self.settings.lease_end(retaken.at, ttl);
                 return ControlFlow::Break(Answer::Got(HeldLock::retaken(name.clone(), retaken, ttl, ends)));
             }
@@ -490,6 +597,7 @@ mod tests {
     use crate::names::holder::Identity;
     use crate::names::lease_state::LeaseState;
     use crate::names::lock_name::{Level, NamePolicy};
+    use crate::names::mode::Mode;
     use crate::names::owner::OwnerRecord;
     use crate::runtime::time::sleep;
     use crate::store::{Acquired, Attempt, Grant, MemoryStore};
@@ -528,6 +636,8 @@ mod tests {
             [("elsewhere:", "another store granted it"), (&*store.describe(), "lost its record")]
         {
             let lock = Arc::new(HeldLock::adopted(LeaseToken {
+                mode: Mode::Exclusive,
+                epoch: None,
                 name: name(),
                 fence: None,
                 ends: TokenEnd::at(Moment::now().after(LONG)),
@@ -554,7 +664,14 @@ mod tests {
             store.release(&name(), &grant.owner_record, Deadline::after(LONG)).unwrap();
             granted(&store);
             let ends = Moment::now().after(LONG);
-            let terms = LeaseTerms { ttl: LONG, asked: LONG, ends, until_death: false, notices: None };
+            let terms = LeaseTerms {
+                mode: Mode::Exclusive,
+                ttl: LONG,
+                asked: LONG,
+                ends,
+                until_death: false,
+                notices: None,
+            };
             let lock = Arc::new(HeldLock::new(name(), grant, terms));
             lock.life.keep(Moment::now().after(LONG));
             let kept = lock.begin_kept_renewal(&settings).unwrap();

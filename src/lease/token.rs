@@ -5,14 +5,17 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::names::fence::Fence;
+use crate::names::fence::{Epoch, Fence};
 use crate::names::lock_name::LockName;
+use crate::names::mode::Mode;
 use crate::names::owner::OwnerRecord;
 use crate::runtime::boot::Boot;
 use crate::runtime::time::{Moment, wall_ms};
 use crate::settings::limits::checked_ttl;
 
-/// Prefix of the current format. A later format gets another one.
+/// Prefix of the format for leases that are not exclusive. Earlier versions refuse it.
+const PREFIX_4: &str = "dlm4.";
+/// Prefix of the current format for exclusive leases. A later format gets another one.
 const PREFIX: &str = "dlm3.";
 /// Prefix of the second format, which has no id of the store. Still accepted, and written for a lease whose store is not
 /// known.
@@ -28,7 +31,10 @@ const PREFIX_1: &str = "dlm1.";
 #[derive(Clone, PartialEq, Eq)]
 pub struct LeaseToken {
     pub(crate) name: LockName,
+    pub(crate) mode: Mode,
     pub(crate) fence: Option<Fence>,
+    /// Of a lease that is not exclusive.
+    pub(crate) epoch: Option<Epoch>,
     pub(crate) ends: TokenEnd,
     pub(crate) ttl: Duration,
     pub(crate) owner_record: OwnerRecord,
@@ -83,6 +89,16 @@ impl LeaseToken {
         &self.name
     }
 
+    /// See [`Lease::mode`](crate::Lease::mode).
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// See [`Lease::epoch`](crate::Lease::epoch).
+    pub fn epoch(&self) -> Option<Epoch> {
+        self.epoch.or(self.fence.map(Epoch::from))
+    }
+
     /// See [`Lease::fence`](crate::Lease::fence).
     pub fn fence(&self) -> Option<Fence> {
         self.fence
@@ -96,21 +112,27 @@ impl LeaseToken {
 
     /// Encodes `key_len:u16 key fence:u64 (0 = none) ends_ms:u64 ttl_ms:u64 boot:[u8; 16] (0 = unknown)
     /// boot_clock_ends_ns:u64 store:u64 owner_record_len:u16 owner_record`, big-endian. Version 2 has no `store`. Version
-    /// 1 also has neither `boot` nor `boot_clock_ends_ns`.
+    /// 1 also has neither `boot` nor `boot_clock_ends_ns`. Version 4 is for a lease that is not exclusive: it begins with
+    /// `mode:u8`, and has the epoch in place of the fence, and 0 as the store if that is not known.
     fn encode(&self) -> Vec<u8> {
         let key = self.name.key().as_bytes();
-        let mut bytes = Vec::with_capacity(58 + key.len() + self.owner_record.as_bytes().len());
+        let mut bytes = Vec::with_capacity(59 + key.len() + self.owner_record.as_bytes().len());
+        let is_exclusive = self.mode == Mode::Exclusive;
+        if !is_exclusive {
+            bytes.push(self.mode.code());
+        }
         // Fits in 16 bits: a name is at most about 1.6 KiB, which was checked when it was made.
         bytes.extend_from_slice(&(key.len() as u16).to_be_bytes());
         bytes.extend_from_slice(key);
         let ttl_ms = u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX);
-        for number in [self.fence.map_or(0, |fence| fence.0), self.ends.wall_ms, ttl_ms] {
+        let number = self.fence.map(|fence| fence.0).or(self.epoch.map(|epoch| epoch.0));
+        for number in [number.unwrap_or_default(), self.ends.wall_ms, ttl_ms] {
             bytes.extend_from_slice(&number.to_be_bytes());
         }
         let (boot, ends) = self.ends.boot.unwrap_or((UNKNOWN_BOOT, Moment::OVER));
         bytes.extend_from_slice(boot.as_bytes());
         bytes.extend_from_slice(&ends.as_nanos().to_be_bytes());
-        if let Some(StoreId(store)) = self.store {
+        if let Some(StoreId(store)) = self.store.or((!is_exclusive).then_some(StoreId(0))) {
             bytes.extend_from_slice(&store.to_be_bytes());
         }
         // Fits too: the parts of an owner record are at most 255 bytes each.
@@ -120,6 +142,13 @@ impl LeaseToken {
     }
 
     fn decode(bytes: &[u8], version: Version) -> Option<LeaseToken> {
+        let (mode, bytes) = match version {
+            Version::Four => {
+                let (code, rest) = bytes.split_first()?;
+                (Mode::from_code(*code).filter(|mode| *mode != Mode::Exclusive)?, rest)
+            }
+            _ => (Mode::Exclusive, bytes),
+        };
         let (key_len, rest) = bytes.split_first_chunk::<2>()?;
         let (key, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(*key_len)))?;
         let (fence, rest) = rest.split_first_chunk::<8>()?;
@@ -127,7 +156,7 @@ impl LeaseToken {
         let (ttl_ms, rest) = rest.split_first_chunk::<8>()?;
         let (boot, rest) = match version {
             Version::One => (None, rest),
-            Version::Two | Version::Three => {
+            Version::Two | Version::Three | Version::Four => {
                 let (boot, rest) = rest.split_first_chunk::<{ Boot::LEN }>()?;
                 let (ends, rest) = rest.split_first_chunk::<8>()?;
                 let ends = Moment::from_nanos(u64::from_be_bytes(*ends));
@@ -140,6 +169,11 @@ impl LeaseToken {
                 let (store, rest) = rest.split_first_chunk::<8>()?;
                 (Some(StoreId(u64::from_be_bytes(*store))), rest)
             }
+            Version::Four => {
+                let (store, rest) = rest.split_first_chunk::<8>()?;
+                let id = u64::from_be_bytes(*store);
+                ((id != 0).then_some(StoreId(id)), rest)
+            }
         };
         let (owner_record_len, owner_record) = rest.split_first_chunk::<2>()?;
         // Refuses a text that was cut by a careless copy.
@@ -147,11 +181,14 @@ impl LeaseToken {
         {
             return None;
         }
-        let fence = u64::from_be_bytes(*fence);
+        let number = Some(u64::from_be_bytes(*fence)).filter(|number| *number != 0);
+        let is_exclusive = mode == Mode::Exclusive;
         let ttl = checked_ttl(Duration::from_millis(u64::from_be_bytes(*ttl_ms))).ok()?;
         Some(LeaseToken {
             name: LockName::from_key(std::str::from_utf8(key).ok()?).ok()?,
-            fence: (fence != 0).then_some(Fence(fence)),
+            mode,
+            fence: number.filter(|_| is_exclusive).map(Fence),
+            epoch: number.filter(|_| !is_exclusive).map(Epoch),
             ends: TokenEnd { wall_ms: u64::from_be_bytes(*ends_ms), boot },
             ttl,
             owner_record: OwnerRecord::from_bytes(owner_record),
@@ -165,6 +202,7 @@ enum Version {
     One,
     Two,
     Three,
+    Four,
 }
 
 const UNKNOWN_BOOT: Boot = Boot::from_bytes([0; Boot::LEN]);
@@ -172,7 +210,11 @@ const UNKNOWN_BOOT: Boot = Boot::from_bytes([0; Boot::LEN]);
 /// Writes the secret text.
 impl fmt::Display for LeaseToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.store.is_some() { PREFIX } else { PREFIX_2 })?;
+        f.write_str(match (self.mode, self.store) {
+            (Mode::Exclusive, Some(_)) => PREFIX,
+            (Mode::Exclusive, None) => PREFIX_2,
+            _ => PREFIX_4,
+        })?;
         self.encode().iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
@@ -187,7 +229,12 @@ impl FromStr for LeaseToken {
     /// does not repeat the text.
     fn from_str(text: &str) -> Result<LeaseToken> {
         let text = text.trim();
-        let versions = [(PREFIX, Version::Three), (PREFIX_2, Version::Two), (PREFIX_1, Version::One)];
+        let versions = [
+            (PREFIX, Version::Three),
+            (PREFIX_4, Version::Four),
+            (PREFIX_2, Version::Two),
+            (PREFIX_1, Version::One),
+        ];
         versions
             .into_iter()
             .find_map(|(prefix, version)| Some((unhex(text.strip_prefix(prefix)?)?, version)))
@@ -247,7 +294,9 @@ mod tests {
     fn sample(owner_record_len: usize) -> LeaseToken {
         LeaseToken {
             name: LockName::new(Level::Dc, "svc", Some("dc1"), "a#b é", NamePolicy::Strict).unwrap(),
+            mode: Mode::Exclusive,
             fence: Some(Fence(77)),
+            epoch: None,
             ends: TokenEnd {
                 wall_ms: 1_800_000_000_000,
                 boot: Some((Boot::from_bytes([7; Boot::LEN]), Moment::from_nanos(5_000_000_000))),
@@ -294,6 +343,25 @@ mod tests {
         assert!(format!("dlm2.{HEAD}{PROOF}").parse::<LeaseToken>().is_err());
     }
 
+    /// Versions without modes refuse the prefix. They would take a reader for the one holder.
+    #[test]
+    fn a_lease_that_is_not_exclusive_has_a_prefix_of_its_own() {
+        let token = LeaseToken { mode: Mode::Shared, fence: None, epoch: Some(Epoch(77)), ..sample(4) };
+        let text = token.to_string();
+        let exclusive = sample(4).to_string();
+        assert_eq!(text, format!("dlm4.01{}", exclusive.strip_prefix("dlm3.").unwrap()));
+        assert_eq!(text.parse::<LeaseToken>().unwrap(), token);
+        let unknown = LeaseToken { mode: Mode::Update, store: None, ..token.clone() };
+        assert_eq!(unknown.to_string().parse::<LeaseToken>().unwrap(), unknown);
+        for (code, why) in [("00", "exclusive"), ("03", "a mode to come")] {
+            let other = text.replacen("dlm4.01", &format!("dlm4.{code}"), 1);
+            assert!(other.parse::<LeaseToken>().is_err(), "{why}");
+        }
+        for cut in 0..text.len() {
+            assert!(text[..cut].parse::<LeaseToken>().is_err(), "cut at {cut}");
+        }
+    }
+
     #[test]
     fn a_cut_or_foreign_text_is_refused_without_repeating_it() {
         let text = sample(16).to_string();
@@ -302,7 +370,7 @@ mod tests {
         }
         for text in [
             "", "dlm1.", "dlm2.", "dlm2.zz", "dlm2.é0", "dlm1.00", "dlm2.00", "dlm3.", "dlm3.00", "dlm4.00",
-            "+1",
+            "dlm5.00", "+1", "dlm4.", "dlm4.01",
         ] {
             let error = text.parse::<LeaseToken>().unwrap_err();
             assert_eq!(error.code(), crate::Code::InvalidArgument);

@@ -262,6 +262,7 @@ impl FenceGate {
     fn enter(&self, fence: Fence, wait: Duration) -> Result<Pass<'_>> {
         let (began, by) = (Moment::now(), Deadline::after(wait));
         let unavailable = || Error::LockUnavailable {
+            is_here: true,
             name: format!("of {}", self.label),
             waited: if wait.is_zero() { wait } else { Moment::now().since(began) },
             holder: None,

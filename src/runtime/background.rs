@@ -5,6 +5,7 @@
 //! | freed locks | free a lock: after a request in doubt, or at the end of its minimum hold | all but one | 4,096 that wait |
 //! | lingering locks | give back locks that stayed | half of those, rounded up | one for each thread, and one more |
 //! | latches | read the latches that are due | all | two for each latch poller |
+//! | intents | announce again that writers wait for readers | one | one for each manager |
 //!
 //! A fixed number of threads runs any number of jobs, in the order in which they are due. Threads are started when
 //! there are jobs for them, and joined by `stop`. A program without jobs has no such threads.
@@ -47,10 +48,12 @@ pub(crate) enum JobLane {
     FreedLocks,
     LingeringLocks,
     Latches,
+    Intents,
 }
 
 impl JobLane {
-    const ALL: [JobLane; 3] = [JobLane::FreedLocks, JobLane::LingeringLocks, JobLane::Latches];
+    const ALL: [JobLane; 4] =
+        [JobLane::FreedLocks, JobLane::LingeringLocks, JobLane::Latches, JobLane::Intents];
 }
 
 /// Identifies a waiting job. Ordered by the time when the job is due.
@@ -122,13 +125,14 @@ impl JobsState {
 
     /// Returns whether another thread may run a job of the lane.
     fn has_room(&self, lane: JobLane) -> bool {
-        let [freed, lingering, _] = self.lanes.each_ref().map(|lane| lane.busy);
+        let [freed, lingering, _, intents] = self.lanes.each_ref().map(|lane| lane.busy);
         let has_room_for_locks = freed + lingering < self.for_locks_max;
         self.stopping.is_some()
             || match lane {
                 JobLane::FreedLocks => has_room_for_locks,
                 JobLane::LingeringLocks => has_room_for_locks && lingering < self.lingering_max(),
                 JobLane::Latches => true,
+                JobLane::Intents => intents == 0,
             }
     }
 
@@ -143,8 +147,8 @@ impl JobsState {
 
     /// Returns how many threads could run an open job at one time.
     fn wanted(&self) -> usize {
-        let [freed, lingering, latches] = self.lanes.each_ref().map(LaneJobs::open);
-        latches + (freed + lingering.min(self.lingering_max())).min(self.for_locks_max)
+        let [freed, lingering, latches, intents] = self.lanes.each_ref().map(LaneJobs::open);
+        latches + intents + (freed + lingering.min(self.lingering_max())).min(self.for_locks_max)
     }
 }
 

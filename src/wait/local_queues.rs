@@ -16,6 +16,10 @@
 //! a lock in a loop yields as well, after longer: see [`fairness`](crate::wait::fairness). A wait that would end
 //! while the queue yields asks the store all the same.
 //!
+//! Waiters for different modes are in one queue. Readers at the front ask one after the other at once, up to the next writer.
+//! A reader that this process has released frees nothing for other processes, so the quantum is that of exclusive holds. Who
+//! wants to raise its own hold comes before all others.
+//!
 //! With [`notices`](crate::wait::notices) the queues of several processes form one queue, and the quantum is that of the
 //! whole queue: a lock that is released goes to the process whose first waiter has waited longest.
 
@@ -32,6 +36,7 @@ use std::time::Duration;
 use crate::error::{Code, Error, Result};
 use crate::names::holder::Holder;
 use crate::names::lock_name::LockName;
+use crate::names::mode::Mode;
 use crate::runtime::cancel::CancelToken;
 use crate::runtime::sync::{AtomicBool, Condvar, HashMap, Mutex, MutexGuard};
 use crate::runtime::time::{Deadline, LONGEST_PARK, Moment, jittered};
@@ -79,10 +84,18 @@ pub(crate) enum Ended {
 pub(crate) struct Terms<'a> {
     pub(crate) by: Deadline,
     pub(crate) retry: Duration,
+    pub(crate) mode: Mode,
     pub(crate) cancel: Option<&'a CancelToken>,
     /// Whether a failure to reach the store concerns the whole queue. It does not if this waiter gives the store
     /// less time than the others do.
     pub(crate) speaks_for_all: bool,
+}
+
+/// Where a waiter joins its queue.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Last,
+    First,
 }
 
 /// The queues of one manager, one for each lock (a [`LocalQueue`]).
@@ -142,6 +155,7 @@ struct QueueState {
 struct Waiter {
     arrived: Moment,
     retry: Duration,
+    mode: Mode,
     wake: Wake,
     /// Set by the front when it got an error that concerns the whole queue.
     failure: Mutex<Option<Error>>,
@@ -156,8 +170,8 @@ enum Wake {
 }
 
 impl Waiter {
-    fn new(retry: Duration, wake: Wake) -> Arc<Waiter> {
-        Arc::new(Waiter { arrived: Moment::now(), retry, wake, failure: Mutex::default() })
+    fn new(retry: Duration, mode: Mode, wake: Wake) -> Arc<Waiter> {
+        Arc::new(Waiter { arrived: Moment::now(), retry, mode, wake, failure: Mutex::default() })
     }
 
     fn wake(&self) {
@@ -207,9 +221,27 @@ impl LocalQueues {
         &self,
         name: &LockName,
         terms: &Terms<'_>,
+        ask: impl FnMut(Ask) -> Result<Answer<T>>,
+    ) -> Result<T, Ended> {
+        self.wait_in_place(self.join(name, terms, Place::Last), terms, ask)
+    }
+
+    /// Waits as [`wait`](LocalQueues::wait) does, before all who wait already, and asks at once.
+    pub(crate) fn wait_first<T>(
+        &self,
+        name: &LockName,
+        terms: &Terms<'_>,
+        ask: impl FnMut(Ask) -> Result<Answer<T>>,
+    ) -> Result<T, Ended> {
+        self.wait_in_place(self.join(name, terms, Place::First), terms, ask)
+    }
+
+    fn wait_in_place<T>(
+        &self,
+        ticket: QueueTicket<&LocalQueues>,
+        terms: &Terms<'_>,
         mut ask: impl FnMut(Ask) -> Result<Answer<T>>,
     ) -> Result<T, Ended> {
-        let ticket = self.join(name, terms.retry);
         let _registration = terms.cancel.map(|token| {
             let (queue, waiter) = (Arc::clone(&ticket.queue), Arc::clone(&ticket.waiter));
             token.on_cancel(Arc::new(move || {
@@ -223,7 +255,7 @@ impl LocalQueues {
             asked = true;
             match ask(how) {
                 Ok(Answer::Got(got)) => {
-                    ticket.granted(terms.retry);
+                    ticket.granted(terms);
                     return Ok(got);
                 }
                 Ok(Answer::Busy(holder)) => ticket.refused(holder, terms, releases),
@@ -236,6 +268,17 @@ impl LocalQueues {
     /// if that has waited longer. `grant` has the random bits of the grant, if others can register for its release.
     pub(crate) fn released(&self, name: &LockName, grant: Option<u64>, retry: Duration) {
         self.pass_on(name, grant, retry, false);
+    }
+
+    /// Records that a holder of this process has left, which was not exclusive. The front asks whether it is its turn.
+    pub(crate) fn reader_left(&self, name: &LockName) {
+        let Some(queue) = self.by_name.lock().get(name).cloned() else { return };
+        let mut state = queue.state.lock();
+        if !state.yielding {
+            state.releases += 1;
+            state.ask_at(Moment::now(), Ask::Attempt);
+            state.wake_front();
+        }
     }
 
     /// Records that the lock was released in this process and stays here, so that nobody else can have it, and lets the
@@ -387,8 +430,9 @@ impl LocalQueues {
         }
     }
 
-    fn join(&self, name: &LockName, retry: Duration) -> QueueTicket<&LocalQueues> {
-        QueueTicket::join(self, name, retry, Wake::Thread(Condvar::new()))
+    fn join(&self, name: &LockName, terms: &Terms<'_>, place: Place) -> QueueTicket<&LocalQueues> {
+        let waiter = Waiter::new(terms.retry, terms.mode, Wake::Thread(Condvar::new()));
+        QueueTicket::join(self, name, waiter, place)
     }
 
     /// Joins the queue of `name` without a thread. `wake` is called, with the queue locked, when the waiter should call
@@ -396,16 +440,17 @@ impl LocalQueues {
     pub(crate) fn join_without_thread(
         self: &Arc<Self>,
         name: &LockName,
-        retry: Duration,
+        terms: &Terms<'_>,
         wake: impl Fn() + Send + Sync + 'static,
     ) -> QueueTicket<Arc<LocalQueues>> {
-        QueueTicket::join(Arc::clone(self), name, retry, Wake::Call(Box::new(wake)))
+        let waiter = Waiter::new(terms.retry, terms.mode, Wake::Call(Box::new(wake)));
+        QueueTicket::join(Arc::clone(self), name, waiter, Place::Last)
     }
 }
 
 impl<Q: Deref<Target = LocalQueues>> QueueTicket<Q> {
-    fn join(queues: Q, name: &LockName, retry: Duration, wake: Wake) -> QueueTicket<Q> {
-        let waiter = Waiter::new(retry, wake);
+    fn join(queues: Q, name: &LockName, waiter: Arc<Waiter>, place: Place) -> QueueTicket<Q> {
+        let retry = waiter.retry;
         let is_first = queues.notices.are_open() && !queues.by_name.lock().contains_key(name);
         let is_registered = is_first && queues.notices.joined(name);
         let mut by_name = queues.by_name.lock();
@@ -424,7 +469,16 @@ impl<Q: Deref<Target = LocalQueues>> QueueTicket<Q> {
             }
         };
         // Under the map's lock, because the empty queue could be removed in between.
-        queue.state.lock().waiting.push_back(Arc::clone(&waiter));
+        let mut state = queue.state.lock();
+        match place {
+            Place::Last => state.waiting.push_back(Arc::clone(&waiter)),
+            Place::First => {
+                state.waiting.push_front(Arc::clone(&waiter));
+                state.releases += 1;
+                state.ask_at(Moment::now(), Ask::Attempt);
+            }
+        }
+        drop(state);
         drop(by_name);
         QueueTicket { queues, name: name.clone(), queue, waiter }
     }
@@ -532,16 +586,22 @@ impl<Q: Deref<Target = LocalQueues>> QueueTicket<Q> {
         self.queue.state.lock().holder.clone()
     }
 
-    pub(crate) fn granted(&self, retry: Duration) {
-        let next = self.queues.next_poll(retry);
+    pub(crate) fn granted(&self, terms: &Terms<'_>) {
+        let next = self.queues.next_poll(terms.retry);
         let mut state = self.queue.state.lock();
-        state.ours_since.get_or_insert(Moment::now());
         state.holder = None;
         (state.holder_ends, state.has_paused) = (Moment::NEVER, false);
-        state.ours = true;
-        // The next waiter need not ask while a thread of this process holds the lock. The release makes
-        // `next_ask` earlier.
-        state.ask_at(next, Ask::Read);
+        if terms.mode == Mode::Exclusive {
+            state.ours_since.get_or_insert(Moment::now());
+            state.ours = true;
+        }
+        let behind = state.waiting.iter().find(|waiter| !Arc::ptr_eq(waiter, &self.waiter));
+        match behind.is_some_and(|behind| behind.mode.is_compatible_with(terms.mode)) {
+            true => state.ask_at(Moment::now(), Ask::Attempt),
+            // The next waiter need not ask while a thread of this process holds the lock. The release makes
+            // `next_ask` earlier.
+            false => state.ask_at(next, Ask::Read),
+        }
     }
 
     /// Records that the lock is held. `releases` is the number of local releases when the store was asked.

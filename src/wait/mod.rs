@@ -3,6 +3,7 @@
 pub(crate) mod asking;
 pub(crate) mod completions;
 mod fairness;
+pub(crate) mod intents;
 pub(crate) mod local_queues;
 pub(crate) mod notices;
 pub(crate) mod shared_reads;

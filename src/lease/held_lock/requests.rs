@@ -198,7 +198,10 @@ impl Renewing<'_> {
         let renewed = match answer {
             Ok(Some(record)) => record,
             Ok(None) => {
-                let Ownership::Owned(owned) = &*ownership else { return RenewalEnd::Superseded };
+                let owned = match &*ownership {
+                    Ownership::Owned(owned) if !owned.is_converting => owned,
+                    _ => return RenewalEnd::Superseded,
+                };
                 let why = lock.why_gone(owned);
                 let leftover = may_leave_parts.then(|| owned.leftover(LockDoubt::MayBeHeld));
                 let lost = owned.lost(why, leftover);
@@ -296,7 +299,7 @@ impl Releasing<'_> {
 }
 
 impl OwnedRecord {
-    fn lost(&self, why: LostReason, leftover: Option<Leftover>) -> LostRecord {
+    pub(super) fn lost(&self, why: LostReason, leftover: Option<Leftover>) -> LostRecord {
         let granted_by = self.from_token.and_then(|token| token.store);
         LostRecord { record: self.record.clone(), why, granted_by, leftover }
     }

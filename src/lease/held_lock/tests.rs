@@ -22,7 +22,11 @@ fn lock() -> HeldLock {
         may_reappear: false,
     };
     let ends = since.after(LONG);
-    HeldLock::new(name, grant, LeaseTerms { ttl: LONG, asked: LONG, ends, until_death: false, notices: None })
+    HeldLock::new(
+        name,
+        grant,
+        LeaseTerms { mode: Mode::Exclusive, ttl: LONG, asked: LONG, ends, until_death: false, notices: None },
+    )
 }
 
 fn record(version: u8) -> OwnerRecord {

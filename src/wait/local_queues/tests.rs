@@ -16,7 +16,13 @@ fn name() -> LockName {
 }
 
 fn terms(wait: Duration) -> Terms<'static> {
-    Terms { by: Deadline::after(wait), retry: RETRY, cancel: None, speaks_for_all: true }
+    Terms {
+        by: Deadline::after(wait),
+        retry: RETRY,
+        mode: Mode::Exclusive,
+        cancel: None,
+        speaks_for_all: true,
+    }
 }
 
 fn rarely() -> Terms<'static> {
@@ -182,8 +188,8 @@ fn closing_wakes_every_waiter() {
 #[test]
 fn after_its_quantum_the_queue_yields_for_one_interval() {
     let queues = LocalQueues::default();
-    let ticket = queues.join(&name(), RETRY);
-    ticket.granted(RETRY);
+    let ticket = queues.join(&name(), &terms(WAIT), Place::Last);
+    ticket.granted(&terms(WAIT));
     queues.released(&name(), None, Duration::from_secs(60));
     assert!(ticket.queue.state.lock().next_ask <= Moment::now(), "a hand-over is immediate");
     let long_ago = Moment::now().as_nanos() - (RETRY * (QUANTUM + 1)).as_nanos() as u64;
@@ -239,7 +245,7 @@ fn a_loop_of_one_thread_asks_at_once_for_as_long_as_its_quantum_lasts() {
 #[test]
 fn a_release_while_the_front_asks_is_not_lost() {
     let queues = LocalQueues::default();
-    let ticket = queues.join(&name(), RETRY);
+    let ticket = queues.join(&name(), &terms(WAIT), Place::Last);
     let seen = ticket.queue.state.lock().releases;
     queues.released(&name(), None, Duration::from_secs(60));
     ticket.refused(None, &rarely(), seen);
@@ -250,8 +256,8 @@ fn a_release_while_the_front_asks_is_not_lost() {
 #[test]
 fn holds_longer_than_the_interval_end_the_quantum_too() {
     let queues = LocalQueues::default();
-    let ticket = queues.join(&name(), RETRY);
-    ticket.granted(RETRY);
+    let ticket = queues.join(&name(), &terms(WAIT), Place::Last);
+    ticket.granted(&terms(WAIT));
     ticket.refused(None, &terms(Duration::from_secs(60)), 0);
     assert!(ticket.queue.state.lock().ours_since.is_some(), "refused by ourselves");
     ticket.queue.state.lock().ours = false;
@@ -262,7 +268,7 @@ fn holds_longer_than_the_interval_end_the_quantum_too() {
 #[test]
 fn the_next_question_comes_no_later_than_the_lease_it_waits_for() {
     let queues = LocalQueues::default();
-    let ticket = queues.join(&name(), RETRY);
+    let ticket = queues.join(&name(), &terms(WAIT), Place::Last);
     let before = Moment::now();
     let holder = |left| Some(Holder::new(None, Some(left), None));
     ticket.refused(holder(Duration::from_secs(5)), &rarely(), 0);
@@ -277,7 +283,7 @@ fn the_next_question_comes_no_later_than_the_lease_it_waits_for() {
 #[test]
 fn a_pause_of_any_length_delays_one_poll_by_little_and_never_past_the_end_of_the_lease() {
     let (queues, retry) = (LocalQueues::default(), Duration::from_secs(60));
-    let ticket = queues.join(&name(), retry);
+    let ticket = queues.join(&name(), &Terms { retry, ..terms(WAIT) }, Place::Last);
     let next_ask = || ticket.queue.state.lock().next_ask;
     let before = Moment::now();
     ticket.refused(None, &rarely(), 0);
@@ -339,10 +345,13 @@ fn the_reads_of_many_locks_fall_together_and_those_of_few_do_not() {
         moments.dedup();
         (moments.len(), Moment::now().since(began))
     };
-    let mut tickets: Vec<_> = (0..MANY - 1).map(|id| queues.join(&name(id), retry)).collect();
+    let mut tickets: Vec<_> = (0..MANY - 1)
+        .map(|id| queues.join(&name(id), &Terms { retry, ..terms(WAIT) }, Place::Last))
+        .collect();
     assert_eq!(moments(&tickets).0, MANY - 1);
     assert!(!queues.waits_for_many());
-    tickets.extend((MANY..300).map(|id| queues.join(&name(id), retry)));
+    tickets
+        .extend((MANY..300).map(|id| queues.join(&name(id), &Terms { retry, ..terms(WAIT) }, Place::Last)));
     assert!(queues.waits_for_many());
     let (many, took) = moments(&tickets);
     // A tenth more or less than the interval, in eighths of it, and those that passed meanwhile.

@@ -16,7 +16,7 @@ pub fn a_held_lock_is_refused_at_once_with_its_holder(site: &Site) {
     for manager in [&ours, &theirs] {
         // The same manager is refused too: locks are not reentrant.
         match manager.lock("a", Level::Dc).unwrap().try_acquire() {
-            Err(Error::LockUnavailable { name, waited, holder }) => {
+            Err(Error::LockUnavailable { name, waited, holder, .. }) => {
                 assert_eq!((name, waited), (lease.name().to_string(), Duration::ZERO));
                 let identity = holder.expect("the store knows").identity.expect("our record says who");
                 assert_eq!((identity.pid, identity.purpose.as_str()), (std::process::id(), "contract"));

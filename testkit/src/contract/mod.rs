@@ -60,6 +60,8 @@ pub mod lists;
 #[doc(hidden)]
 pub mod locks;
 #[doc(hidden)]
+pub mod mode_leases;
+#[doc(hidden)]
 pub mod pending;
 #[doc(hidden)]
 pub mod sets;
@@ -342,6 +344,36 @@ macro_rules! linger_contract {
             renewals_and_other_lengths_do_not_make_a_lock_stay_longer,
             a_lock_that_was_left_to_others_is_taken_again_after_an_interval,
             a_try_that_is_refused_ends_the_staying,
+        }
+    };
+}
+
+/// Makes a test of each case about leases in several modes, over the sites that the function makes. See
+/// [`contract`](mod@crate::contract).
+#[macro_export]
+macro_rules! mode_leases_contract {
+    ($site:ident) => {
+        $crate::contract! { $site => mode_leases:
+            readers_share_a_lock_and_its_epoch_and_a_writer_has_it_alone,
+            a_refusal_says_in_which_mode_the_lock_is_held_and_if_this_process_holds_it,
+            a_writer_waits_for_all_readers_and_readers_wait_for_a_writer,
+            threads_of_one_manager_are_readers_and_writers_like_any_others,
+            a_waiting_writer_keeps_new_readers_out_until_it_has_had_its_turn,
+            a_writer_that_gives_up_lets_readers_in,
+            a_reader_that_a_writer_keeps_out_for_long_takes_its_turn,
+            readers_that_want_each_others_locks_go_on_though_writers_wait_for_both,
+            a_lease_goes_on_with_fewer_rights_and_nobody_gets_the_lock_in_between,
+            an_updater_writes_when_the_readers_have_left_and_before_other_writers,
+            a_change_of_mode_that_is_not_allowed_leaves_the_lease_as_it_was,
+            a_lease_that_is_over_changes_no_mode,
+            a_lease_that_is_kept_alive_stays_so_in_its_next_mode,
+            each_reader_ends_with_its_own_ttl,
+            a_token_of_a_reader_is_renewed_and_released_by_another_process,
+            locks_of_several_modes_are_acquired_together,
+            pendings_in_all_modes_wait_in_one_queue,
+            closing_releases_readers_and_ends_an_upgrade_that_waits,
+            a_minimum_hold_of_a_reader_keeps_writers_out_until_it_is_over,
+            options_that_no_reader_can_have_are_refused,
         }
     };
 }

@@ -1,0 +1,253 @@
+//! Waiting for a lock that readers hold: intents of the writers of this process, and turns of its readers.
+//!
+//! A writer that finds readers announces an intent, so that no new ones come. The intent lives for a few seconds in the
+//! store, and a background thread announces it again while the writer waits. All writers of this process that wait for
+//! one lock share it. The grant ends it in the store.
+//!
+//! A reader that intents keep out takes a turn when it has waited for [`QUANTUM`] retry intervals, or through the hold of a
+//! writer: it asks again without regard to intents, and for a while the store lets other readers in as well. So two
+//! processes that hold one lock each and want that of the other get it, although writers wait for both. And readers and
+//! writers of a lock that is never free take turns.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::names::holder::{Holder, Identity};
+use crate::names::lock_name::LockName;
+use crate::names::mode::Mode;
+use crate::runtime::background::{Background, JobLane, Next};
+use crate::runtime::sync::{HashMap, Mutex};
+use crate::runtime::time::{Deadline, Moment};
+use crate::store::{INTENT_MAX, Intent, IntentId, LockStore, ModeStore, TURN_MAX};
+
+/// An intent is announced again after this time.
+const REFRESH: Duration = Duration::from_secs(1);
+
+/// The number of retry intervals for which intents keep a reader out at most.
+const QUANTUM: u32 = 10;
+
+/// The intents of one manager.
+pub(crate) struct Intents {
+    shared: Arc<IntentsShared>,
+    background: Arc<Background>,
+}
+
+struct IntentsShared {
+    store: Arc<dyn LockStore>,
+    identity: Identity,
+    timeout: Duration,
+    state: Mutex<IntentsState>,
+}
+
+#[derive(Default)]
+struct IntentsState {
+    open: HashMap<LockName, OpenIntent>,
+    /// Intents that are to end. Their waiters have gone.
+    withdrawn: Vec<(LockName, IntentId)>,
+    /// A job of the background threads looks after the intents.
+    has_job: bool,
+}
+
+struct OpenIntent {
+    id: IntentId,
+    waiters: usize,
+}
+
+/// The wait of one writer. Dropping it ends the intent, unless others of this process wait for the lock as well.
+pub(crate) struct WaitingWriter {
+    intents: Arc<Intents>,
+    name: LockName,
+    id: IntentId,
+}
+
+impl Intents {
+    pub(crate) fn new(
+        store: Arc<dyn LockStore>,
+        background: Arc<Background>,
+        identity: Identity,
+        timeout: Duration,
+    ) -> Arc<Intents> {
+        let shared =
+            IntentsShared { store, identity, timeout: timeout.min(REFRESH), state: Mutex::default() };
+        Arc::new(Intents { shared: Arc::new(shared), background })
+    }
+
+    /// Announces that a writer waits for the lock. Blocks for one call to the store, unless another writer of this process has
+    /// announced it. `None` if that fails: then the next refusal tries again.
+    pub(crate) fn announce(self: &Arc<Self>, name: &LockName) -> Option<WaitingWriter> {
+        let modes = self.shared.store.modes()?;
+        let (id, is_new) = {
+            let mut state = self.shared.state.lock();
+            match state.open.get_mut(name) {
+                Some(intent) => {
+                    intent.waiters += 1;
+                    (intent.id, false)
+                }
+                None => {
+                    let id = IntentId::draw().ok()?;
+                    state.open.insert(name.clone(), OpenIntent { id, waiters: 1 });
+                    (id, true)
+                }
+            }
+        };
+        let writer = WaitingWriter { intents: Arc::clone(self), name: name.clone(), id };
+        if is_new && !self.shared.announce_one(modes, name, id) {
+            return None;
+        }
+        self.look_after();
+        Some(writer)
+    }
+
+    /// Lets a background thread look after the intents.
+    fn look_after(&self) {
+        let mut state = self.shared.state.lock();
+        if state.has_job || (state.open.is_empty() && state.withdrawn.is_empty()) {
+            return;
+        }
+        let due = Moment::now().after(if state.withdrawn.is_empty() { REFRESH } else { Duration::ZERO });
+        let shared = Arc::clone(&self.shared);
+        // Without it the intents end in the store by themselves, and readers come before the writers.
+        state.has_job = self.background.run_at(JobLane::Intents, due, move || shared.refresh()).is_ok();
+    }
+}
+
+impl IntentsShared {
+    fn announce_one(&self, modes: &dyn ModeStore, name: &LockName, id: IntentId) -> bool {
+        let intent = Intent { id, identity: &self.identity, lasts: INTENT_MAX };
+        let announced = modes.announce(name, intent, Deadline::after(self.timeout));
+        // In doubt, it may be there.
+        announced.map_or_else(
+            |error| {
+                log::debug!("announcing a writer of lock {name}: {}", error.chain());
+                error.is_in_doubt()
+            },
+            |()| true,
+        )
+    }
+
+    /// Announces what is open again, and ends what is not.
+    fn refresh(&self) -> Next {
+        let (open, withdrawn) = {
+            let mut state = self.state.lock();
+            let open: Vec<_> = state.open.iter().map(|(name, intent)| (name.clone(), intent.id)).collect();
+            (open, std::mem::take(&mut state.withdrawn))
+        };
+        if let Some(modes) = self.store.modes() {
+            for (name, id) in withdrawn {
+                // It ends by itself soon.
+                let _ = modes.withdraw(&name, id, Deadline::after(self.timeout));
+            }
+            for (name, id) in open {
+                if self.is_open(&name, id) {
+                    self.announce_one(modes, &name, id);
+                }
+            }
+        }
+        let mut state = self.state.lock();
+        if !state.withdrawn.is_empty() {
+            return Next::After(Duration::ZERO);
+        }
+        if !state.open.is_empty() {
+            return Next::After(REFRESH);
+        }
+        state.has_job = false;
+        Next::Done
+    }
+
+    fn is_open(&self, name: &LockName, id: IntentId) -> bool {
+        self.state.lock().open.get(name).is_some_and(|intent| intent.id == id)
+    }
+}
+
+impl WaitingWriter {
+    pub(crate) fn id(&self) -> IntentId {
+        self.id
+    }
+
+    /// Whether the store still has it, as far as this process knows.
+    pub(crate) fn is_open(&self) -> bool {
+        self.intents.shared.is_open(&self.name, self.id)
+    }
+
+    /// The store has ended the intent with a grant.
+    pub(crate) fn granted(self) {
+        let mut state = self.intents.shared.state.lock();
+        if state.open.get(&self.name).is_some_and(|intent| intent.id == self.id) {
+            state.open.remove(&self.name);
+        }
+    }
+}
+
+impl Drop for WaitingWriter {
+    fn drop(&mut self) {
+        let mut state = self.intents.shared.state.lock();
+        let Some(intent) = state.open.get_mut(&self.name).filter(|intent| intent.id == self.id) else {
+            return;
+        };
+        intent.waiters -= 1;
+        if intent.waiters > 0 {
+            return;
+        }
+        state.open.remove(&self.name);
+        state.withdrawn.push((self.name.clone(), self.id));
+        drop(state);
+        self.intents.look_after();
+    }
+}
+
+/// What one wait has seen of writers and readers.
+#[derive(Default)]
+pub(crate) struct ModeWait {
+    /// Of a writer: its intent.
+    writer: Option<WaitingWriter>,
+    /// Of a reader: since when intents have kept it out.
+    kept_out_since: Option<Moment>,
+    /// Of a reader: whether a writer has held the lock since it came.
+    has_seen_writer: bool,
+}
+
+impl ModeWait {
+    /// Returns the intent that a grant ends.
+    pub(crate) fn intent(&self) -> Option<IntentId> {
+        self.writer.as_ref().filter(|writer| writer.is_open()).map(WaitingWriter::id)
+    }
+
+    /// Returns how long a turn the reader may take now.
+    pub(crate) fn turn(&self, retry: Duration) -> Option<Duration> {
+        let now = Moment::now();
+        let is_over = |since: Moment| now.since(since) >= retry.saturating_mul(QUANTUM);
+        let is_due = self.has_seen_writer || self.kept_out_since.is_some_and(is_over);
+        is_due.then(|| (retry + retry / 5).min(TURN_MAX))
+    }
+
+    /// Remembers what stood in the way of an attempt in this mode. Returns whether a writer should announce itself.
+    pub(crate) fn refused(&mut self, mode: Mode, holder: &Holder) -> bool {
+        match (mode, holder.mode) {
+            (Mode::Exclusive, held) => held != Mode::Exclusive && self.intent().is_none(),
+            (_, _) if holder.is_waiting => {
+                self.kept_out_since.get_or_insert(Moment::now());
+                false
+            }
+            (_, held) => {
+                self.has_seen_writer |= held == Mode::Exclusive;
+                false
+            }
+        }
+    }
+
+    pub(crate) fn announced(&mut self, writer: Option<WaitingWriter>) {
+        self.writer = writer;
+    }
+
+    /// The wait has ended with a grant.
+    pub(crate) fn granted(&mut self) {
+        if let Some(writer) = self.writer.take() {
+            writer.granted();
+        }
+    }
+
+    /// The wait has ended.
+    pub(crate) fn ended(&mut self) {
+        self.writer = None;
+    }
+}
