@@ -95,7 +95,7 @@ pub struct ModeTerms<'a> {
     /// shared attempt: who waits for them would wait for itself.
     pub nested_in: Option<&'a OwnerRecord>,
     /// If set, no intent stands in the way of this attempt, and if it is granted, none does for so long: it is the turn of
-    /// the readers. At most [`TURN_MAX`]. For an attempt that is not exclusive.
+    /// the readers. A store ends it after [`TURN_MAX`], whatever was asked for. For an attempt that is not exclusive.
     ///
     /// Callers set it when they have waited for as long as intents may make them wait, or through the hold of a writer.
     pub turn: Option<Duration>,
@@ -157,7 +157,7 @@ pub struct Intent<'a> {
     pub id: IntentId,
     /// The process.
     pub identity: &'a Identity,
-    /// How long it lasts from now on: at most [`INTENT_MAX`].
+    /// How long it lasts from now on. A store ends it after [`INTENT_MAX`], whatever was asked for.
     pub lasts: Duration,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! | Item | Purpose |
 //! |---|---|
-//! | [`contract!`], [`latch_contract!`] | tests of every store's promises, and of locks and latches over that store |
+//! | [`contract!`], [`latch_contract!`], [`modes_contract!`] | tests of every store's promises, and of locks, latches and modes over that store |
 //! | [`losses!`] | tests of a store on a network whose messages are lost, late or cut |
 //! | [`mod@history`] | logs of calls by many clients, and rules that every such log must satisfy |
 //! | [`workload`] | clients that use a store in random ways, and log what they did |
@@ -38,9 +38,9 @@
 //! # dlm_testkit::contract::stores::a_free_lock_is_granted_and_a_held_one_refused_with_its_holder(&site);
 //! ```
 //!
-//! Omit `latch_contract!` when `LockStore::latches` returns `None`. The suites of [`mod@contract`] take one
-//! minute. A store that talks to a server also needs the suite of [`mod@losses`]: that is where most mistakes
-//! are made.
+//! Omit `latch_contract!` when `LockStore::latches` returns `None`. Add `modes_contract!` when `LockStore::modes` does
+//! not. The suites of [`mod@contract`] take one minute. A store that talks to a server also needs the suite of
+//! [`mod@losses`]: that is where most mistakes are made.
 //!
 //! # Environment variables
 //!

@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use dlm::store::{
-    Acquired, Attempt, HistoryStore, Inspection, LockStore, MemoryStore, OwnerRecord, Released,
+    Acquired, Attempt, HistoryStore, Inspection, LockStore, MemoryStore, ModeStore, OwnerRecord, Released,
 };
 use dlm::{Deadline, Error, Holder, LockName, Moment, Result};
 use parking_lot::Mutex;
@@ -155,5 +155,9 @@ impl LockStore for Scripted {
 
     fn history(&self) -> Option<&dyn HistoryStore> {
         self.memory.history()
+    }
+
+    fn modes(&self) -> Option<&dyn ModeStore> {
+        self.memory.modes()
     }
 }

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlm::store::{
-    Acquired, Attempt, HistoryStore, Inspection, LatchListener, LatchNote, LatchStore, ListCursor, LockPage,
-    LockQuery, LockStore, NewLatch, OwnerRecord, Promise, Released, Roster, Step, Stepped, StoreCounters,
+    Acquired, Attempt, Conversion, Converted, HistoryStore, Hold, Inspection, Intent, IntentId,
+    LatchListener, LatchNote, LatchStore, ListCursor, LockPage, LockQuery, LockStore, Mode, ModeStore,
+    ModeTerms, NewLatch, OwnerRecord, Promise, Released, Roster, Step, Stepped, StoreCounters,
 };
 use dlm::{Deadline, Diagnostic, Holder, LatchName, Level, LockName, Moment, Result};
 use parking_lot::Mutex;
 
-/// A method of [`LockStore`] or [`LatchStore`].
+/// A method of [`LockStore`], [`ModeStore`] or [`LatchStore`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Call {
     /// [`LockStore::initialize`].
@@ -31,6 +32,18 @@ pub enum Call {
     Inspect,
     /// [`LockStore::list`].
     List,
+    /// [`ModeStore::acquire_mode`].
+    AcquireMode(Mode),
+    /// [`ModeStore::convert`], with the new mode.
+    Convert(Mode),
+    /// [`ModeStore::blocker`].
+    Blocker,
+    /// [`ModeStore::holds`].
+    Holds,
+    /// [`ModeStore::announce`].
+    Announce,
+    /// [`ModeStore::withdraw`].
+    Withdraw,
     /// [`LatchStore::initialize_latches`].
     InitializeLatches,
     /// [`LatchStore::create_latch`].
@@ -213,8 +226,54 @@ impl LockStore for Spy {
         self.inner.shared_directory()
     }
 
+    fn modes(&self) -> Option<&dyn ModeStore> {
+        self.inner.modes().map(|_| self as &dyn ModeStore)
+    }
+
     fn latches(&self) -> Option<&dyn LatchStore> {
         self.inner.latches().map(|_| self as &dyn LatchStore)
+    }
+}
+
+impl Spy {
+    fn pass_modes<T>(&self, call: Call, to: impl FnOnce(&dyn ModeStore) -> T) -> T {
+        self.pass(call, |store| to(store.modes().expect("the store has modes")))
+    }
+}
+
+impl ModeStore for Spy {
+    fn acquire_mode(
+        &self,
+        attempt: Attempt<'_>,
+        terms: ModeTerms<'_>,
+        doubtful: &mut Vec<OwnerRecord>,
+    ) -> Result<Acquired> {
+        self.pass_modes(Call::AcquireMode(terms.mode), |store| store.acquire_mode(attempt, terms, doubtful))
+    }
+
+    fn convert(
+        &self,
+        attempt: Attempt<'_>,
+        conversion: Conversion<'_>,
+        doubtful: &mut Vec<OwnerRecord>,
+    ) -> Result<Converted> {
+        self.pass_modes(Call::Convert(conversion.to), |store| store.convert(attempt, conversion, doubtful))
+    }
+
+    fn blocker(&self, name: &LockName, mode: Mode, by: Deadline) -> Result<Option<Holder>> {
+        self.pass_modes(Call::Blocker, |store| store.blocker(name, mode, by))
+    }
+
+    fn holds(&self, name: &LockName, by: Deadline) -> Result<Vec<Hold>> {
+        self.pass_modes(Call::Holds, |store| store.holds(name, by))
+    }
+
+    fn announce(&self, name: &LockName, intent: Intent<'_>, by: Deadline) -> Result<()> {
+        self.pass_modes(Call::Announce, |store| store.announce(name, intent, by))
+    }
+
+    fn withdraw(&self, name: &LockName, intent: IntentId, by: Deadline) -> Result<()> {
+        self.pass_modes(Call::Withdraw, |store| store.withdraw(name, intent, by))
     }
 }
 

@@ -1,10 +1,11 @@
 //! The history checker of the testkit: each rule against hand-made histories, and all rules against stores with a
-//! known defect.
+//! known defect. The contract of modes against such stores as well.
 
 mod healthy;
 mod latch_rules;
 mod lock_rules;
 mod logs;
+mod mode_mutants;
 mod mutants;
 mod row_rules;
 mod sketch;

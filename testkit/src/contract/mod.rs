@@ -16,6 +16,7 @@
 //!
 //! dlm_testkit::contract!(site);
 //! dlm_testkit::latch_contract!(site); // if LockStore::latches is not None
+//! dlm_testkit::modes_contract!(site); // if LockStore::modes is not None
 //! ```
 //!
 //! The site says what the store cannot do: see [`Site::without_names`]. If a store cannot pass a case, name the cases
@@ -29,7 +30,7 @@
 //! #     let store = Arc::new(MemoryStore::new());
 //! #     Site::new(test, 1000, move || store.clone() as Arc<dyn LockStore>)
 //! # }
-//! // One invocation per layer: stores, lists, breaks, locks, leases, kept, linger, sets, elections, waits, pending, calls, latch_stores, latches.
+//! // One invocation per layer: stores, lists, breaks, locks, leases, kept, linger, sets, elections, waits, pending, calls, latch_stores, latches, modes, intents, mode_leases.
 //! dlm_testkit::contract! { site => waits:
 //!     a_wait_of_zero_asks_once,
 //!     closing_wakes_every_waiter,
@@ -37,7 +38,7 @@
 //! ```
 //!
 //! Times are checked for lower bounds. No upper bound is below [`LONG`], because a slow machine must not fail a
-//! store. A case that needs a lease to last for a few calls is repeated with longer leases, of up to a minute.
+//! store, except of what ends by the store's clock, however slow the machine is. A case that needs a lease to last for a few calls is repeated with longer leases, of up to a minute.
 
 #[doc(hidden)]
 pub mod breaks;
@@ -45,6 +46,8 @@ pub mod breaks;
 pub mod calls;
 #[doc(hidden)]
 pub mod elections;
+#[doc(hidden)]
+pub mod intents;
 #[doc(hidden)]
 pub mod kept;
 #[doc(hidden)]
@@ -61,6 +64,8 @@ pub mod lists;
 pub mod locks;
 #[doc(hidden)]
 pub mod mode_leases;
+#[doc(hidden)]
+pub mod modes;
 #[doc(hidden)]
 pub mod pending;
 #[doc(hidden)]
@@ -348,11 +353,51 @@ macro_rules! linger_contract {
     };
 }
 
-/// Makes a test of each case about leases in several modes, over the sites that the function makes. See
-/// [`contract`](mod@crate::contract).
+/// Makes a test of each case about modes, over the sites that the function makes: for stores that keep locks in several modes.
+/// See [`contract`](mod@crate::contract).
 #[macro_export]
-macro_rules! mode_leases_contract {
+macro_rules! modes_contract {
     ($site:ident) => {
+        $crate::contract! { $site => modes:
+            modes_go_together_as_the_table_says_and_a_refusal_names_the_holder,
+            a_hold_must_go_together_with_all_others,
+            each_of_many_readers_renews_and_releases_alone,
+            a_dead_reader_ends_with_its_own_ttl_while_others_go_on,
+            a_long_reader_is_not_shortened_by_short_ones,
+            a_renewed_reader_outlives_its_first_ttl_beside_others,
+            versions_without_modes_find_the_lock_held_until_the_last_hold_is_released,
+            versions_without_modes_get_the_lock_when_the_last_hold_has_ended,
+            a_number_begins_with_each_writer_and_with_the_first_reader_after_one,
+            a_number_begins_after_a_reader_that_ran_out,
+            readers_come_above_all_fences_that_a_writer_has_reserved,
+            a_conversion_changes_the_mode_and_voids_the_earlier_record,
+            a_hold_that_changes_its_mode_again_and_again_has_rising_numbers,
+            an_upgrade_is_refused_while_a_reader_is_there_and_leaves_the_hold_as_it_was,
+            nobody_gets_the_lock_during_a_conversion,
+            conversions_that_are_not_allowed_are_refused,
+            a_record_that_holds_nothing_converts_nothing,
+            a_converted_hold_lasts_for_its_new_ttl,
+            all_holds_are_listed_and_one_is_broken_alone,
+            a_blocker_is_found_where_an_attempt_is_refused,
+            of_many_renewals_of_all_modes_each_has_its_own_answer,
+            of_many_who_ask_in_all_modes_those_that_exclude_each_other_never_overlap,
+            a_call_about_modes_that_is_late_already_leaves_nothing_behind,
+            locks_of_odd_names_have_holds_of_their_own,
+            holds_and_latches_of_one_name_do_not_touch_each_other,
+        }
+        $crate::contract! { $site => intents:
+            while_a_process_waits_exclusively_no_reader_is_let_in_and_holders_go_on,
+            an_intent_holds_up_no_writer_and_no_conversion,
+            an_intent_ends_at_its_end_and_lasts_no_longer_than_its_maximum,
+            an_intent_that_is_announced_again_lasts_longer,
+            an_intent_ends_when_its_own_process_withdraws_it,
+            an_intent_ends_with_the_grant_that_it_waits_for_and_with_no_other,
+            who_holds_the_lock_already_reads_on_in_spite_of_an_intent,
+            a_turn_lets_readers_pass_intents_until_its_end,
+            a_turn_lets_nobody_in_beside_a_writer,
+            with_turns_readers_and_writers_that_wait_crosswise_get_on,
+            an_intent_that_is_late_already_does_no_harm,
+        }
         $crate::contract! { $site => mode_leases:
             readers_share_a_lock_and_its_epoch_and_a_writer_has_it_alone,
             a_refusal_says_in_which_mode_the_lock_is_held_and_if_this_process_holds_it,

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use dlm::store::{
-    Acquired, Attempt, Inspection, LatchStore, LockStore, NewLatch, OwnerRecord, Promise, Released, Roster,
-    Step, Stepped, StoreCounters,
+    Acquired, Attempt, Inspection, LatchStore, LockStore, ModeStore, NewLatch, OwnerRecord, Promise,
+    Released, Roster, Step, Stepped, StoreCounters,
 };
 use dlm::{Deadline, Holder, LatchName, Level, LockName, Result};
 
@@ -147,6 +147,10 @@ impl LockStore for LatchMutant {
 
     fn counters(&self) -> StoreCounters {
         self.inner.counters()
+    }
+
+    fn modes(&self) -> Option<&dyn ModeStore> {
+        self.inner.modes()
     }
 
     fn latches(&self) -> Option<&dyn LatchStore> {

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlm::store::{
-    Acquired, Attempt, Grant, Inspection, LatchStore, LockStore, OwnerRecord, Promise, Released,
-    StoreCounters,
+    Acquired, Attempt, Grant, Inspection, LatchStore, ListCursor, LockPage, LockQuery, LockStore, Mode,
+    ModeStore, ModeTerms, OwnerRecord, Promise, Released, StoreCounters,
 };
 use dlm::{Deadline, Diagnostic, Fence, Holder, LockName, Result};
 use parking_lot::Mutex;
+
+use super::mode_defects::Remembered;
 
 /// One grant in so many of a lock shows the defect of a mutant that does not break every grant.
 const GRANT_EVERY: u64 = 4;
@@ -46,14 +48,65 @@ pub enum LockMutation {
     EndsBeforeItsTime,
     /// The fences that a grant has reserved are granted again.
     GivesBlockTwice,
+    /// A reader is let in beside a writer.
+    SharedBesideExclusive,
+    /// Several holders have [`Mode::Update`] at one time.
+    UpdateBesideUpdate,
+    /// [`LockStore::acquire`] does not see holds that are not exclusive.
+    OlderVersionBesideReader,
+    /// The epoch after a step down is the fence before it.
+    StepDownKeepsNumber,
+    /// The fence after an upgrade is the epoch before it.
+    UpgradeKeepsNumber,
+    /// The first reader after a writer has the writer's number.
+    FirstReaderKeepsNumber,
+    /// Each reader has a number of its own.
+    EachReaderBeginsNumber,
+    /// Intents do not stand in the way of readers.
+    IgnoresIntent,
+    /// An intent that was announced stands until it is withdrawn or served.
+    IntentNeverEnds,
+    /// A withdrawal does not end an intent.
+    IgnoresWithdrawal,
+    /// A withdrawal ends all intents.
+    WithdrawalEndsAll,
+    /// A grant does not end the intent of its process.
+    GrantKeepsIntent,
+    /// A reader that holds the lock already is refused because of an intent.
+    RefusesNested,
+    /// Any record lets a reader pass intents.
+    NestsInAnything,
+    /// A turn lets readers in beside a writer.
+    TurnIgnoresWriter,
+    /// Once readers had a turn, intents do not stand in their way any more.
+    TurnNeverEnds,
+    /// The record before a conversion still renews and releases.
+    ConversionKeepsOldRecord,
+    /// A converted hold ends when it would have ended without the conversion.
+    ConversionKeepsEnd,
+    /// A conversion releases the lock and acquires it again.
+    ConvertsInTwoSteps,
+    /// An upgrade does not wait for readers.
+    UpgradesBesideReaders,
+    /// A release of one hold ends all.
+    ReleaseEndsAll,
+    /// Breaking one hold ends all.
+    BreakEndsAll,
+    /// A renewal of any hold renews the first one instead.
+    RenewsFirst,
+    /// A renewal of one hold renews all, also those of the dead.
+    RenewsAll,
+    /// A grant or a renewal ends the other holds together with this one.
+    ShortensOthers,
 }
 
 /// A store that passes every call on to another store, and has one defect. It may be shared between threads.
 #[derive(Debug)]
 pub struct LockMutant {
-    inner: Arc<dyn LockStore>,
-    mutation: LockMutation,
+    pub(super) inner: Arc<dyn LockStore>,
+    pub(super) mutation: LockMutation,
     last: Mutex<HashMap<LockName, LastGrant>>,
+    pub(super) remembered: Remembered,
 }
 
 #[derive(Debug)]
@@ -76,7 +129,7 @@ fn shows(number: u64) -> bool {
 impl LockMutant {
     /// Wraps `inner`.
     pub fn new(inner: Arc<dyn LockStore>, mutation: LockMutation) -> LockMutant {
-        LockMutant { inner, mutation, last: Mutex::default() }
+        LockMutant { inner, mutation, last: Mutex::default(), remembered: Mutex::default() }
     }
 
     fn lasts(&self, ttl: Duration) -> Duration {
@@ -163,10 +216,18 @@ impl LockStore for LockMutant {
         let ttl = if overwritten { attempt.ttl / 2 } else { self.lasts(attempt.ttl) };
         let gives_twice = self.mutation == LockMutation::GivesBlockTwice;
         let reserved = if gives_twice { 1 } else { fences };
+        self.end_shortened(attempt.name, attempt.by)?;
         let mut acquired = self.inner.acquire_with_fences(Attempt { ttl, ..attempt }, reserved, doubtful)?;
+        if let Acquired::Held(holder) = &acquired {
+            let terms = ModeTerms::new(Mode::Exclusive);
+            if let Some(grant) = self.let_in(attempt.name, &terms, holder, true)? {
+                return Ok(Acquired::Granted(grant));
+            }
+        }
         if let Acquired::Granted(grant) = &mut acquired {
             grant.fences = fences;
             self.granted(attempt.name, grant, overwritten);
+            self.remember(attempt.name, grant, &[], attempt.ttl);
             match self.mutation {
                 LockMutation::DatesGrantLater => grant.since = grant.since.after(attempt.ttl),
                 // If this fails, the grant is a good one.
@@ -190,7 +251,13 @@ impl LockStore for LockMutant {
             return Ok(None);
         }
         let ttl = if self.mutation == LockMutation::ShortensLate { ttl / 4 } else { self.lasts(ttl) };
-        let renewed = self.inner.renew(name, owner_record, ttl, by)?;
+        self.end_shortened(name, by)?;
+        let current = self.current(name, owner_record);
+        let instead = self.renewed_instead(name, &current, ttl, by)?;
+        let renewed = self.inner.renew(name, &instead, ttl, by)?;
+        // The caller goes on with its own record.
+        let renewed =
+            renewed.map(|renewed| if instead == *owner_record { renewed } else { owner_record.clone() });
         let lies = self.mutation == LockMutation::RenewsLostLease;
         Ok(renewed.or_else(|| lies.then(|| owner_record.clone())))
     }
@@ -207,13 +274,39 @@ impl LockStore for LockMutant {
             }
             _ => {}
         }
-        let released = self.inner.release(name, owner_record, by)?;
+        self.end_shortened(name, by)?;
+        let released = self.inner.release(name, &self.current(name, owner_record), by)?;
         self.released(name, owner_record);
+        if self.mutation == LockMutation::ReleaseEndsAll {
+            self.end_all(name, released, by)?;
+        }
         Ok(if self.mutation == LockMutation::ReleaseAlwaysTrue { Released::Freed } else { released })
+    }
+
+    fn release_broken(&self, name: &LockName, owner_record: &OwnerRecord, by: Deadline) -> Result<Released> {
+        let released = self.release(name, owner_record, by)?;
+        if self.mutation == LockMutation::BreakEndsAll {
+            self.end_all(name, released, by)?;
+        }
+        Ok(released)
+    }
+
+    fn grant_number(&self, owner_record: &OwnerRecord) -> Option<u64> {
+        self.inner.grant_number(owner_record)
     }
 
     fn holder(&self, name: &LockName, by: Deadline) -> Result<Option<Holder>> {
         self.inner.holder(name, by)
+    }
+
+    fn list(
+        &self,
+        query: &LockQuery,
+        after: Option<&ListCursor>,
+        most: usize,
+        by: Deadline,
+    ) -> Result<LockPage> {
+        self.inner.list(query, after, most, by)
     }
 
     fn inspect(&self, name: &LockName, by: Deadline) -> Result<Inspection> {
@@ -238,6 +331,10 @@ impl LockStore for LockMutant {
 
     fn counters(&self) -> StoreCounters {
         self.inner.counters()
+    }
+
+    fn modes(&self) -> Option<&dyn ModeStore> {
+        self.inner.modes().map(|_| self as &dyn ModeStore)
     }
 
     fn latches(&self) -> Option<&dyn LatchStore> {

@@ -1,5 +1,5 @@
-//! Stores with a known defect, to test the rules of [`history`](mod@crate::history): a rule that misses its mutant is
-//! worth nothing.
+//! Stores with a known defect, to test the rules of [`history`](mod@crate::history) and the cases of
+//! [`contract`](mod@crate::contract): a rule that misses its mutant is worth nothing.
 //!
 //! | Mutant | Defects |
 //! |---|---|
@@ -10,6 +10,7 @@
 
 mod latch_mutant;
 mod lock_mutant;
+mod mode_defects;
 mod model_row;
 mod receiver;
 
