@@ -5,9 +5,33 @@ use std::io::Write;
 use std::time::Instant;
 use std::{env, thread};
 
-use stateright::{Checker, Expectation, HasDiscoveries, Model as _};
+use std::fmt::Debug;
+use std::hash::Hash;
 
-use crate::model::{Action, Model};
+use stateright::{Checker, Expectation, HasDiscoveries, Model};
+
+/// What the checker needs of a model.
+pub trait Checked:
+    Model<
+        State: Debug + Clone + PartialEq + Hash + Send + Sync,
+        Action: Debug + Clone + PartialEq + Send + Sync,
+    > + Clone
+    + Send
+    + Sync
+    + 'static
+{
+}
+
+impl<M> Checked for M where
+    M: Model<
+            State: Debug + Clone + PartialEq + Hash + Send + Sync,
+            Action: Debug + Clone + PartialEq + Send + Sync,
+        > + Clone
+        + Send
+        + Sync
+        + 'static
+{
+}
 
 /// Result of an exploration.
 #[derive(Debug)]
@@ -20,9 +44,9 @@ pub struct Explored {
 }
 
 /// Visits all states within the bounds of the model.
-pub fn explore(name: &str, model: Model) -> Explored {
+pub fn explore<M: Checked>(name: &str, model: M) -> Explored {
     let begun = Instant::now();
-    let checker = model.checker().finish_when(HasDiscoveries::AllFailures).spawn_bfs().join();
+    let checker = model.clone().checker().finish_when(HasDiscoveries::AllFailures).spawn_bfs().join();
     let found = checker.discoveries();
     let of = |expectation: Expectation, is_found| {
         let properties = model.properties().into_iter();
@@ -40,10 +64,10 @@ pub fn explore(name: &str, model: Model) -> Explored {
 }
 
 /// Returns the actions on a shortest path to a state in which the property is broken.
-pub fn counterexample(name: &str, model: Model, property: &'static str) -> Option<Vec<Action>> {
-    let mut shortest: Option<Vec<Action>> = None;
+pub fn counterexample<M: Checked>(name: &str, model: M, property: &'static str) -> Option<Vec<M::Action>> {
+    let mut shortest: Option<Vec<M::Action>> = None;
     loop {
-        let mut checker = model.checker().finish_when(HasDiscoveries::AllOf([property].into()));
+        let mut checker = model.clone().checker().finish_when(HasDiscoveries::AllOf([property].into()));
         if let Some(actions) = &shortest {
             // The checker may overwrite the first path that it finds. The first state has depth 1.
             checker = checker.target_max_depth(actions.len() + 1);

@@ -7,11 +7,13 @@
 //! * [`store`]: the register
 //! * [`client`]: one client, with the state tables of `src/store/remote/lock.rs`
 //! * [`model`]: clocks, network, receiver, and the properties
+//! * [`modes`]: a model of its own, of the modes exclusive, shared and update
 //! * [`mod@explore`]: runs the checker
 
 pub mod client;
 pub mod explore;
 pub mod model;
+pub mod modes;
 pub mod store;
 
 pub use client::{ReadBack, Rules, Variant};
