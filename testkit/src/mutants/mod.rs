@@ -6,7 +6,7 @@
 //! | [`LockMutant`] | those of [`LockMutation`] |
 //! | [`LatchMutant`] | those of [`LatchMutation`] |
 //! | [`ModelRow`] | those of [`RowMutation`] |
-//! | [`Receiver`] | accepts stale writes, if made by [`Receiver::careless`] |
+//! | [`Receiver`] | accepts stale writes and reads, if made by [`Receiver::careless`] |
 
 mod latch_mutant;
 mod lock_mutant;

@@ -1,11 +1,11 @@
-//! A receiver of writes that compares fences.
+//! A receiver of writes and reads that compares fences and epochs.
 
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
 
-/// What a lock guards: for each key it refuses writes with a lower fence than the highest it has seen. It may be
-/// shared between threads.
+/// What a lock guards: for each key it refuses writes with a lower fence than the highest it has seen, and reads with a
+/// lower epoch than that. It may be shared between threads.
 #[derive(Debug, Default)]
 pub struct Receiver {
     highest: Mutex<HashMap<String, u64>>,
@@ -18,7 +18,7 @@ impl Receiver {
         Receiver::default()
     }
 
-    /// Makes a receiver that accepts every write.
+    /// Makes a receiver that accepts every write and every read.
     pub fn careless() -> Receiver {
         Receiver { careless: true, ..Receiver::default() }
     }
@@ -35,5 +35,15 @@ impl Receiver {
         }
         *highest = fence.max(*highest);
         Ok(())
+    }
+
+    /// Receives a read. Its epoch is compared with the fences of the writes before it. It makes no later write stale, and
+    /// all readers of one epoch pass.
+    ///
+    /// # Errors
+    /// The read is stale: the higher fence that was seen in a write.
+    pub fn read(&self, key: &str, epoch: u64) -> Result<(), u64> {
+        let highest = self.highest.lock().get(key).copied().unwrap_or(0);
+        if epoch < highest && !self.careless { Err(highest) } else { Ok(()) }
     }
 }
