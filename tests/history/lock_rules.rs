@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use dlm::Mode;
 use dlm_testkit::history::{Answer, Operation, Rule};
 
 use crate::sketch::{Sketch, TTL, at, ms};
@@ -96,7 +97,12 @@ fn a_waiter_may_have_learnt_of_the_holder_a_while_before() {
         let mut sketch = Sketch::default();
         let lease = sketch.grant("A", 0..10, 1);
         sketch.release("A", 20..30, &lease, Answer::Ok);
-        sketch.add("B", asked..asked + 5, Operation::Acquire { ttl: TTL, wait: ms(5) }, Answer::No);
+        sketch.add(
+            "B",
+            asked..asked + 5,
+            Operation::Acquire { ttl: TTL, wait: ms(5), mode: Mode::Exclusive },
+            Answer::No,
+        );
         sketch.broken()
     };
     assert_eq!(broken(50), []);
@@ -194,7 +200,12 @@ fn a_waiter_whose_messages_were_delayed_may_have_learnt_of_the_holder_earlier() 
         let lease = sketch.grant("A", 0..10, 1);
         sketch.release("A", 20..30, &lease, Answer::Ok);
         sketch.delay("B", 32..33, ms(40));
-        sketch.add("B", asked..asked + 5, Operation::Acquire { ttl: TTL, wait: ms(5) }, Answer::No);
+        sketch.add(
+            "B",
+            asked..asked + 5,
+            Operation::Acquire { ttl: TTL, wait: ms(5), mode: Mode::Exclusive },
+            Answer::No,
+        );
         sketch.broken()
     };
     assert_eq!(broken(53), []);
@@ -320,7 +331,7 @@ fn an_end_that_the_library_counts_too_late_breaks_rule_f() {
 fn the_end_that_the_library_counts_is_sure() {
     let broken = |next: u64| {
         let mut sketch = Sketch::default();
-        let operation = Operation::Acquire { ttl: TTL, wait: ms(50) };
+        let operation = Operation::Acquire { ttl: TTL, wait: ms(50), mode: Mode::Exclusive };
         sketch.add("A", 0..40, operation, Answer::Granted { fence: Some(1), ends: at(130) });
         sketch.grant("B", 110..next, 2);
         sketch.broken()

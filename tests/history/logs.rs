@@ -5,7 +5,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use dlm::Moment;
+use dlm::{Mode, Moment};
 use dlm_fixtures::role;
 use dlm_testkit::history::{Answer, CallId, History, Operation, Recorder};
 use dlm_testkit::until;
@@ -34,11 +34,17 @@ fn all_operations() -> Vec<Operation> {
     let lease = CallId { client: "B c:1%".into(), number: 7 };
     let (ttl, wait) = (ms(60), Duration::ZERO);
     vec![
-        Operation::Acquire { ttl, wait },
+        Operation::Acquire { ttl, wait, mode: Mode::Exclusive },
+        Operation::Acquire { ttl, wait, mode: Mode::Shared },
+        Operation::Acquire { ttl, wait: ttl, mode: Mode::Update },
+        Operation::Convert { lease: lease.clone(), mode: Mode::Exclusive, ttl, wait: 2 * ttl },
+        Operation::Convert { lease: lease.clone(), mode: Mode::Shared, ttl, wait },
+        Operation::Convert { lease: lease.clone(), mode: Mode::Update, ttl, wait },
         Operation::Renew { lease: lease.clone(), ttl },
         Operation::Release { lease: lease.clone() },
         Operation::Check { lease: lease.clone() },
-        Operation::Write { lease, fence: u64::MAX },
+        Operation::Write { lease: lease.clone(), fence: u64::MAX },
+        Operation::Read { lease, epoch: u64::MAX },
         Operation::CreateLatch { count: 3, ttl },
         Operation::CountDown { participant: None },
         Operation::CountDown { participant: Some("größe = 1\n".to_owned()) },
@@ -97,6 +103,26 @@ fn every_call_and_every_answer_is_read_as_it_was_written() {
     assert_eq!(read, written);
 }
 
+/// Logs are kept, and are drawn and judged again later.
+#[test]
+fn a_log_of_before_the_modes_is_one_of_exclusive_locks_and_is_still_written_so() {
+    let old = "call A 1 0 acquire k ttl=60 wait=5\nreturn A 1 9 granted fence=17 ends=9\n";
+    let history = History::parse([old]).unwrap();
+    let operation = history.events()[0].operation.clone();
+    let (ttl, wait) = (Duration::from_nanos(60), Duration::from_nanos(5));
+    assert_eq!(operation, Operation::Acquire { ttl, wait, mode: Mode::Exclusive });
+    assert_eq!(history.events()[0].answer, Answer::Granted { fence: Some(17), ends: Moment::from_nanos(9) });
+
+    let written = |operation: Operation| {
+        let mut log = Recorder::new("A", Vec::new());
+        log.call("k", operation);
+        let text = String::from_utf8(log.into_inner()).unwrap();
+        text.split_once(" k ").unwrap().1.to_owned()
+    };
+    assert_eq!(written(operation), "ttl=60 wait=5\n");
+    assert_eq!(written(Operation::Acquire { ttl, wait, mode: Mode::Shared }), "ttl=60 wait=5 mode=SHARED\n");
+}
+
 #[test]
 fn a_call_of_a_killed_process_has_no_answer() {
     let directory = tempfile::tempdir().unwrap();
@@ -136,6 +162,8 @@ fn a_last_line_that_was_cut_is_ignored_and_every_other_fault_is_reported() {
         "call A 1 ten get k\n",
         "call A 1 10 fetch k\n",
         "call A 1 10 put k\n",
+        "call A 1 10 acquire k ttl=1 wait=0 mode=shared\n",
+        "call A 1 10 convert k mode=SHARED ttl=1 wait=0\n",
         "cal A 1 10 get k\n",
         "return A 1 11 value is=5\n",
         "call A 1 10 get k\nreturn A 1 9 value is=5\n",

@@ -3,6 +3,7 @@
 
 mod healthy;
 mod latch_rules;
+mod lock_modes;
 mod lock_rules;
 mod logs;
 mod mode_mutants;

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::time::Duration;
 
-use dlm::Moment;
+use dlm::{Mode, Moment};
 use dlm_testkit::history::{Answer, CallId, Event, History, Operation, Rule, Tolerances, Violation, check};
 
 /// TTL of all leases and latches in sketches.
@@ -20,6 +20,7 @@ pub(crate) const EXACT: Tolerances = Tolerances {
     late: ms(1000),
     stall: ms(5),
     shared_answer: ms(20),
+    intent: ms(30),
     wake: ms(10),
     search_steps: 10_000,
 };
@@ -64,7 +65,69 @@ impl Sketch {
     }
 
     pub(crate) fn acquire(&mut self, client: &str, times: Range<u64>, answer: Answer) -> CallId {
-        self.add(client, times, Operation::Acquire { ttl: TTL, wait: Duration::ZERO }, answer)
+        self.acquire_as(client, times, Mode::Exclusive, answer)
+    }
+
+    pub(crate) fn grant_as(&mut self, client: &str, times: Range<u64>, mode: Mode, number: u64) -> CallId {
+        let answer = Answer::Granted { fence: Some(number), ends: at(times.start) };
+        self.acquire_as(client, times, mode, answer)
+    }
+
+    pub(crate) fn acquire_as(
+        &mut self,
+        client: &str,
+        times: Range<u64>,
+        mode: Mode,
+        answer: Answer,
+    ) -> CallId {
+        self.add(client, times, Operation::Acquire { ttl: TTL, wait: Duration::ZERO, mode }, answer)
+    }
+
+    /// Adds a conversion that is granted this number.
+    pub(crate) fn convert(
+        &mut self,
+        client: &str,
+        times: Range<u64>,
+        lease: &CallId,
+        mode: Mode,
+        number: u64,
+    ) -> CallId {
+        let answer = Answer::Granted { fence: Some(number), ends: at(times.start) };
+        self.ask_to_convert(client, times, lease, mode, answer)
+    }
+
+    pub(crate) fn ask_to_convert(
+        &mut self,
+        client: &str,
+        times: Range<u64>,
+        lease: &CallId,
+        mode: Mode,
+        answer: Answer,
+    ) -> CallId {
+        let operation = Operation::Convert { lease: lease.clone(), mode, ttl: TTL, wait: Duration::ZERO };
+        self.add(client, times, operation, answer)
+    }
+
+    pub(crate) fn write(
+        &mut self,
+        client: &str,
+        times: Range<u64>,
+        lease: &CallId,
+        fence: u64,
+        answer: Answer,
+    ) {
+        self.add(client, times, Operation::Write { lease: lease.clone(), fence }, answer);
+    }
+
+    pub(crate) fn read(
+        &mut self,
+        client: &str,
+        times: Range<u64>,
+        lease: &CallId,
+        epoch: u64,
+        answer: Answer,
+    ) {
+        self.add(client, times, Operation::Read { lease: lease.clone(), epoch }, answer);
     }
 
     pub(crate) fn release(&mut self, client: &str, times: Range<u64>, lease: &CallId, answer: Answer) {

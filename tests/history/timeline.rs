@@ -1,5 +1,6 @@
 //! The picture of a history.
 
+use dlm::Mode;
 use dlm_testkit::history::{Answer, History, check, timeline_svg};
 
 use crate::sketch::{EXACT, Sketch, at, ms};
@@ -44,6 +45,25 @@ fn a_sure_hold_is_as_wide_as_it_lasts() {
     let sure = svg.lines().find(|line| line.contains("class='sure'")).unwrap();
     assert!(sure.contains("x='410.0'") && sure.contains("width='1120.0'"), "{sure}");
     assert_eq!(count(&svg, "class='violation'"), 0);
+}
+
+#[test]
+fn holds_of_other_modes_look_different_and_every_hold_names_its_mode() {
+    let mut sketch = Sketch::default();
+    let lease = sketch.grant("A", 1000..1010, 1);
+    let lease = sketch.convert("A", 1020..1030, &lease, Mode::Update, 2);
+    sketch.grant_as("B", 1040..1050, Mode::Shared, 2);
+    sketch.release("A", 1060..1070, &lease, Answer::Ok);
+    let svg = timeline_svg(&sketch.history(), &EXACT, &[]);
+    for (class, title) in [
+        ("sure", "A:1: k, EXCLUSIVE, fence 1"),
+        ("sure update", "A:2: k, UPDATE, epoch 2"),
+        ("sure shared", "B:1: k, SHARED, epoch 2"),
+    ] {
+        let bar = svg.lines().find(|line| line.contains(&format!("class='{class}'"))).unwrap();
+        assert!(bar.contains(&format!("<title>{title}</title>")), "{bar}");
+    }
+    assert_eq!(count(&svg, "<title>B:1: k, SHARED, epoch 2<"), 2, "sure and possible");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use dlm::Moment;
+use dlm::{Mode, Moment};
 use dlm_fixtures::hbase::Hbase;
 use dlm_fixtures::peer::{Peer, hex};
 use dlm_fixtures::table::TABLE;
@@ -41,7 +41,7 @@ impl Neighbour {
             let key = stage.workload.key(random.u64(..stage.workload.locks));
             let row = hex(&row(stage.client_id, &key));
             let (wait, called) = (Duration::ZERO, Moment::now());
-            let id = log.call(&key, Operation::Acquire { ttl: TTL, wait });
+            let id = log.call(&key, Operation::Acquire { ttl: TTL, wait, mode: Mode::Exclusive });
             let asked = peer.try_ask(&format!("acquire {TABLE} {row} {}", TTL.as_millis()));
             let answer = match asked.as_str() {
                 "acquired" if peer.try_ask(&format!("value {TABLE} {row}")) == HELD => {

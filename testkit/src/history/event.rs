@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlm::{Code, Error, Moment};
+use dlm::{Code, Error, Mode, Moment};
 
 /// Names one call: the client that made it, and the number that the client gave it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -21,14 +21,30 @@ impl fmt::Display for CallId {
     }
 }
 
-/// What a client called. A lease is named by the call that acquired it, because a faulty store may grant one fence
-/// twice. Another client may use the lease too.
+/// What a client called. A lease is named by the call that acquired it, or that made it from another lease, because a
+/// faulty store may grant one fence twice. Another client may use the lease too.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operation {
     /// Acquires the lock `key` for `ttl`, and waits up to `wait` for it. With a wait of zero it asks the store once.
-    /// Answers: [`Answer::Granted`], [`Answer::No`] if the lock is held, [`Answer::InDoubt`], [`Answer::Failed`].
+    /// Answers: [`Answer::Granted`], [`Answer::No`] if the lock is held or kept free for a writer that waits,
+    /// [`Answer::InDoubt`], [`Answer::Failed`].
     Acquire {
         /// Length of the lease.
+        ttl: Duration,
+        /// Longest wait.
+        wait: Duration,
+        /// How the lock is to be held.
+        mode: Mode,
+    },
+    /// Makes a lease of another mode from a lease, which is over then. The new lease has the name of this call. Only a
+    /// conversion to [`Mode::Exclusive`] waits. Answers: [`Answer::Granted`], [`Answer::No`] if others hold the lock:
+    /// then the old lease goes on, [`Answer::Lost`], [`Answer::InDoubt`], [`Answer::Failed`]: the old lease goes on.
+    Convert {
+        /// The old lease.
+        lease: CallId,
+        /// How the lock is to be held.
+        mode: Mode,
+        /// Length of the new lease.
         ttl: Duration,
         /// Longest wait.
         wait: Duration,
@@ -57,6 +73,13 @@ pub enum Operation {
         lease: CallId,
         /// The fence that is sent along.
         fence: u64,
+    },
+    /// Sends a read to a receiver that compares epochs. Answers: [`Answer::Ok`], [`Answer::Refused`].
+    Read {
+        /// The lease.
+        lease: CallId,
+        /// The epoch that is sent along.
+        epoch: u64,
     },
     /// Creates the latch `key`. Answers: [`Answer::Ok`], [`Answer::No`] if it exists.
     CreateLatch {
@@ -135,9 +158,10 @@ pub enum Answer {
     Ok,
     /// The call did not do it, for the usual reason: see [`Operation`].
     No,
-    /// The lock was acquired.
+    /// The lock was acquired, or the lease was converted.
     Granted {
-        /// The fence; `None` if the store does not fence.
+        /// The number of the grant: the fence of an exclusive lease, the epoch of another; `None` if the store does not
+        /// fence.
         fence: Option<u64>,
         /// When the lease ends, as the library counts it.
         ends: Moment,
@@ -153,9 +177,9 @@ pub enum Answer {
     NotFound,
     /// The value that was read or written; `None` if there is none.
     Value(Option<i64>),
-    /// The receiver refused the write.
+    /// The receiver refused the write or the read.
     Refused {
-        /// The highest fence that the receiver has seen.
+        /// The highest fence that the receiver has seen in a write.
         highest: u64,
     },
     /// The call may have taken effect, or may do so later, or never.

@@ -66,10 +66,15 @@ impl LateEffects {
 
     /// Returns until when a record may last that this call may have written.
     pub(super) fn latest_end(&self, event: &Event, ttl: Duration, tolerances: &Tolerances) -> Moment {
+        let late = self.lateness(event, tolerances);
+        tolerances.possibly_until(event.last_seen().after(late), ttl)
+    }
+
+    /// Returns how long after its end a request of this call may still take effect.
+    pub(super) fn lateness(&self, event: &Event, tolerances: &Tolerances) -> Duration {
         let doubt = if event.answer.is_in_doubt() { tolerances.late } else { Duration::ZERO };
         let delay = self.delay(event).filter(|delay| !delay.is_zero()).map(|delay| delay + tolerances.stall);
-        let late = delay.unwrap_or_default().max(doubt);
-        tolerances.possibly_until(event.last_seen().after(late), ttl)
+        delay.unwrap_or_default().max(doubt)
     }
 
     fn delays_of(&self, client: &str, from: Moment, to: Moment) -> impl Iterator<Item = Duration> {

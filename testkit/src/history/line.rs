@@ -5,13 +5,14 @@
 //! return A 12 5004000 granted fence=17 ends=59000000
 //! ```
 //!
-//! The words are: kind, client, number, time in nanoseconds, operation and key or answer, details. Other bytes than
+//! The words are: kind, client, number, time in nanoseconds, operation and key or answer, details. A lock is asked for
+//! exclusively unless the line says `mode=SHARED` or `mode=UPDATE`: logs of before the modes say nothing. Other bytes than
 //! letters, digits and `.` `_` `/` `#` `-` are written as `%` and two hexadecimal digits in names.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use dlm::Moment;
+use dlm::{Mode, Moment};
 
 use super::event::{Answer, CallId, Operation};
 
@@ -55,13 +56,17 @@ impl Line {
 
 fn operation_to(words: Words, key: &str, operation: &Operation) -> Words {
     match operation {
-        Operation::Acquire { ttl, wait } => {
-            words.word("acquire").word(key).time("ttl", *ttl).time("wait", *wait)
+        Operation::Acquire { ttl, wait, mode } => {
+            words.word("acquire").word(key).time("ttl", *ttl).time("wait", *wait).mode(*mode)
+        }
+        Operation::Convert { lease, mode, ttl, wait } => {
+            words.word("convert").word(key).lease(lease).time("ttl", *ttl).time("wait", *wait).mode(*mode)
         }
         Operation::Renew { lease, ttl } => words.word("renew").word(key).lease(lease).time("ttl", *ttl),
         Operation::Release { lease } => words.word("release").word(key).lease(lease),
         Operation::Check { lease } => words.word("check").word(key).lease(lease),
         Operation::Write { lease, fence } => words.word("write").word(key).lease(lease).with("fence", fence),
+        Operation::Read { lease, epoch } => words.word("read").word(key).lease(lease).with("epoch", epoch),
         Operation::CreateLatch { count, ttl } => {
             words.word("create_latch").word(key).with("count", count).time("ttl", *ttl)
         }
@@ -88,11 +93,22 @@ fn operation_to(words: Words, key: &str, operation: &Operation) -> Words {
 
 fn operation_of(word: &str, details: &Details<'_>) -> Option<Operation> {
     Some(match word {
-        "acquire" => Operation::Acquire { ttl: details.time("ttl")?, wait: details.time("wait")? },
+        "acquire" => Operation::Acquire {
+            ttl: details.time("ttl")?,
+            wait: details.time("wait")?,
+            mode: details.mode()?,
+        },
+        "convert" => Operation::Convert {
+            lease: details.lease()?,
+            mode: details.mode()?,
+            ttl: details.time("ttl")?,
+            wait: details.time("wait")?,
+        },
         "renew" => Operation::Renew { lease: details.lease()?, ttl: details.time("ttl")? },
         "release" => Operation::Release { lease: details.lease()? },
         "check" => Operation::Check { lease: details.lease()? },
         "write" => Operation::Write { lease: details.lease()?, fence: details.number("fence")? },
+        "read" => Operation::Read { lease: details.lease()?, epoch: details.number("epoch")? },
         "create_latch" => {
             Operation::CreateLatch { count: details.number("count")?, ttl: details.time("ttl")? }
         }
@@ -190,6 +206,10 @@ impl Words {
         self.with("lease", format!("{}:{}", escaped(&lease.client), lease.number))
     }
 
+    fn mode(self, mode: Mode) -> Words {
+        if mode == Mode::Exclusive { self } else { self.with("mode", mode.name()) }
+    }
+
     fn text(mut self) -> String {
         self.0.push('\n');
         self.0
@@ -225,6 +245,14 @@ impl<'a> Details<'a> {
 
     fn moment(&self, name: &str) -> Option<Moment> {
         self.number(name).map(Moment::from_nanos)
+    }
+
+    fn mode(&self) -> Option<Mode> {
+        let modes = [Mode::Exclusive, Mode::Shared, Mode::Update];
+        match self.word("mode") {
+            Some(word) => modes.into_iter().find(|mode| mode.name() == word),
+            None => Some(Mode::Exclusive),
+        }
     }
 
     fn lease(&self) -> Option<CallId> {

@@ -6,13 +6,14 @@
 //!
 //! ```
 //! use std::time::Duration;
+//! use dlm::Mode;
 //! use dlm_testkit::history::{Answer, History, Operation, Recorder, Rule, Tolerances, check};
 //!
 //! let mut logs = [Recorder::new("A", Vec::new()), Recorder::new("B", Vec::new())];
 //! for log in &mut logs {
 //!     // Both clients are granted the lock, with one fence.
-//!     let (ttl, wait) = (Duration::from_secs(60), Duration::ZERO);
-//!     let acquire = log.call("orders/1", Operation::Acquire { ttl, wait });
+//!     let (ttl, wait, mode) = (Duration::from_secs(60), Duration::ZERO, Mode::Exclusive);
+//!     let acquire = log.call("orders/1", Operation::Acquire { ttl, wait, mode });
 //!     log.returned(&acquire, Answer::Granted { fence: Some(7), ends: dlm::Moment::now() });
 //! }
 //! let texts = logs.map(|log| String::from_utf8(log.into_inner()).unwrap());
@@ -54,7 +55,7 @@ use std::time::Duration;
 use dlm::Moment;
 
 pub use event::{Answer, CallId, Event, Operation};
-pub use grant::{Grant, LockHistory};
+pub use grant::{Grant, LockHistory, PossibleHold, Request};
 pub use latch_history::{CountBounds, Creation, LatchHistory};
 pub use late_effects::LateEffects;
 use line::Line;

@@ -3,7 +3,7 @@
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
-use dlm::Moment;
+use dlm::{Mode, Moment};
 
 use super::History;
 use super::event::{Answer, Event, Operation};
@@ -27,8 +27,8 @@ const TICKS: u32 = 10;
 
 /// Draws a history as a self-contained SVG: one lane for each client, time from left to right.
 ///
-/// A lock is a bar in the colour of its key: solid while its client surely holds it, pale while it may hold it. The
-/// small bars below are the calls, red in doubt, grey if they were refused. Violations are marked in red, numbered, and
+/// A lock is a bar in the colour of its key: solid while its client surely holds it, pale while it may hold it. A hold
+/// that is shared or for update is lighter, and has a dashed or a solid frame. The small bars below are the calls, red in doubt, grey if they were refused. Violations are marked in red, numbered, and
 /// listed below. Pointing at a bar shows the call. Cut a long history before: see [`History::around`].
 pub fn timeline_svg(history: &History, tolerances: &Tolerances, violations: &[Violation]) -> String {
     let mut picture = Picture::of(history);
@@ -109,13 +109,20 @@ impl Picture {
 
     fn hold(&mut self, grant: &Grant<'_>, tolerances: &Tolerances, colour: &str) {
         let client = &grant.acquire.id.client;
-        let fence = grant.fence.map_or_else(String::new, |fence| format!(", fence {fence}"));
-        let title = format!("{}: {}{fence}", grant.acquire.id, grant.acquire.key);
+        let number = grant.fence.map_or_else(String::new, |number| match grant.mode {
+            Mode::Exclusive => format!(", fence {number}"),
+            _ => format!(", epoch {number}"),
+        });
+        let title = format!("{}: {}, {}{number}", grant.acquire.id, grant.acquire.key, grant.mode);
+        let class = |certainty: &str| match grant.mode {
+            Mode::Exclusive => certainty.to_owned(),
+            mode => format!("{certainty} {}", mode.name().to_lowercase()),
+        };
         let possible = (grant.acquire.called, grant.possible_end(tolerances));
-        self.bar("possible", client, possible, HOLD_HEIGHT, colour, &title);
+        self.bar(&class("possible"), client, possible, HOLD_HEIGHT, colour, &title);
         let sure = (grant.granted, grant.sure_end(tolerances));
         if sure.0 < sure.1 {
-            self.bar("sure", client, sure, HOLD_HEIGHT, colour, &title);
+            self.bar(&class("sure"), client, sure, HOLD_HEIGHT, colour, &title);
         }
     }
 
@@ -190,6 +197,7 @@ impl Picture {
             "<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height:.0}'>\n<style>\n\
              text {{ font: 12px sans-serif }} .tick {{ fill: #666; text-anchor: middle }}\n\
              .grid {{ stroke: #ddd }} .possible {{ opacity: .3 }} .sure {{ opacity: .9 }}\n\
+             .shared, .update {{ fill-opacity: .4; stroke: #333 }} .shared {{ stroke-dasharray: 4 3 }}\n\
              .violation {{ fill: none; stroke: {RED}; stroke-width: 1.5 }} .number, .what {{ fill: {RED} }}\n\
              </style>\n<rect width='100%' height='100%' fill='white'/>\n{}</svg>\n",
             self.body

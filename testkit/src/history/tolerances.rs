@@ -30,6 +30,9 @@ pub struct Tolerances {
     /// How long before its call an acquire that waits may have learnt that the lock is held: waiters of one manager
     /// share the answers of the store, for about two retry intervals. Default: 1 s.
     pub shared_answer: Duration,
+    /// How long the store may keep a lock free for a writer after the call of that writer has ended: a call that waits
+    /// for an exclusive lease says so in the store, and its process may be killed. Default: 3 s.
+    pub intent: Duration,
     /// Longest time until a waiter returns after its latch has opened or expired, or its deadline has passed: the poll
     /// interval, the time-out of a call, and the delays of a busy machine. Stalls that the log shows are added: see
     /// [`Operation::Beat`](super::Operation::Beat). Default: 5 s.
@@ -49,6 +52,7 @@ impl Default for Tolerances {
             late: Duration::from_secs(10),
             stall: Duration::from_secs(1),
             shared_answer: Duration::from_secs(1),
+            intent: Duration::from_secs(3),
             wake: Duration::from_secs(5),
             search_steps: 1_000_000,
         }

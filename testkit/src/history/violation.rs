@@ -8,23 +8,30 @@ use super::event::Event;
 /// A rule that every history must satisfy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Rule {
-    /// U: no two grants of a lock have the same fence.
+    /// U: no two grants of a lock have the same number, unless both are shared or for update. The number of an exclusive
+    /// grant is its fence, that of another is its epoch.
     UniqueFences,
-    /// B: the fence of a grant is higher than that of each grant that was finished before.
+    /// B: the number of a grant is not lower than that of each grant that was finished before. It is higher if one of
+    /// the two is exclusive, or if nobody can have lived with that number any more when the grant was called. It stays
+    /// the same when a lease for update becomes a shared one.
     RisingFences,
-    /// A: no lock is granted while a holder with a lower fence surely has it.
+    /// A: no lock is granted while a holder with a lower number surely has it. Of holders with one number, at most one at
+    /// a time has the lock for update.
     Exclusion,
-    /// A2: the holds of a lock do not overlap, whatever their fences.
+    /// A2: holds of a lock do not overlap, whatever their numbers, unless their modes are compatible.
     NoOverlap,
-    /// C: a lock is reported as held only while somebody may hold it.
+    /// C: a lock is refused only while somebody may hold it in a mode that excludes the one asked for. A shared lock and
+    /// one for update are also refused while the store may keep the lock free for a writer that waits, or waited.
     NoPhantomHolder,
-    /// D: a release succeeds once, and not after the next holder was granted the lock.
+    /// D: a release succeeds once, and not after the lease was converted or a higher number was granted.
     NoStaleRelease,
-    /// E: a renewal does not succeed after the next holder was granted the lock.
+    /// E: a renewal or a conversion does not succeed after the lease was converted or a higher number was granted.
     NoStaleRenewal,
     /// F: the library's end of a lease is not later than the store's, and checks fail from then on.
     LeaseEnds,
-    /// G: a receiver that compares fences refuses stale writes, and only those.
+    /// G: a receiver that compares fences refuses stale writes, and only those. It refuses a read whose epoch is lower
+    /// than the highest fence that it has seen in a write, and only such a read. Only exclusive leases write, and no two
+    /// with one fence.
     NoStaleWrite,
     /// L1: each step of a latch counts once.
     ExactCount,

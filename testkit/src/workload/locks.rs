@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlm::store::LockStore;
-use dlm::{Deadline, Lease, Level, LockManager};
+use dlm::{Deadline, Lease, Level, LockManager, Mode};
 use fastrand::Rng;
 
 use super::party::{self, Log};
@@ -203,7 +203,7 @@ impl LockClient<'_> {
     ) -> Option<(Lease, CallId)> {
         let lock = self.manager.lock(key, Level::Xdc).expect("a valid name");
         let ttl = self.workload.ttl;
-        let id = log.call(key, Operation::Acquire { ttl, wait });
+        let id = log.call(key, Operation::Acquire { ttl, wait, mode: Mode::Exclusive });
         let acquired =
             if wait.is_zero() { lock.try_acquire_with_ttl(ttl) } else { lock.acquire_within(ttl, wait) };
         let (lease, answer) = match acquired {
