@@ -68,6 +68,8 @@ pub(crate) struct HeldLock {
     stay_ends: Option<Moment>,
     /// Who broke the lock and why, once this is known.
     broken: OnceLock<String>,
+    /// A request is under way that takes rights away: others may have them already.
+    gives_up_rights: AtomicBool,
     /// The manager was closed while it held the lock.
     closed: AtomicBool,
     /// A moment before the grant. Of an adopted lease, when it was adopted.
@@ -183,6 +185,7 @@ impl HeldLock {
             stays: AtomicBool::new(false),
             stay_ends: None,
             broken: OnceLock::new(),
+            gives_up_rights: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             since: grant.since,
             reported: Reported::nothing(),
@@ -367,6 +370,9 @@ impl HeldLock {
     }
 
     pub(crate) fn check(&self) -> Result<()> {
+        if self.gives_up_rights.load(Ordering::Acquire) {
+            return Err(self.changes_its_mode());
+        }
         if Moment::now() < self.ends() { Ok(()) } else { Err(self.not_valid()) }
     }
 

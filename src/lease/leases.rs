@@ -323,8 +323,8 @@ impl Leases {
         intent: Option<IntentId>,
         identity: &Identity,
     ) -> Result<ConvertAnswer> {
-        let converting = lock.begin_conversion(to)?;
         lock.check()?;
+        let converting = lock.begin_conversion(to)?;
         let (name, from, ttl) = (lock.name(), lock.mode(), lock.ttl());
         let asked = self.settings.asked_ttl(ttl);
         let notices = self.queue.notices().for_grant().filter(|_| to == Mode::Exclusive);

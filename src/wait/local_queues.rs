@@ -17,6 +17,7 @@
 //! while the queue yields asks the store all the same.
 //!
 //! Waiters for different modes are in one queue. Readers at the front ask one after the other at once, up to the next writer.
+//! A new reader goes before those who only wait for another updater.
 //! A reader that this process has released frees nothing for other processes, so the quantum is that of exclusive holds. Who
 //! wants to raise its own hold comes before all others.
 //!
@@ -471,11 +472,10 @@ impl<Q: Deref<Target = LocalQueues>> QueueTicket<Q> {
         // Under the map's lock, because the empty queue could be removed in between.
         let mut state = queue.state.lock();
         match place {
-            Place::Last => state.waiting.push_back(Arc::clone(&waiter)),
+            Place::Last => state.push_last(Arc::clone(&waiter)),
             Place::First => {
                 state.waiting.push_front(Arc::clone(&waiter));
-                state.releases += 1;
-                state.ask_at(Moment::now(), Ask::Attempt);
+                state.front_has_changed();
             }
         }
         drop(state);
@@ -507,6 +507,23 @@ impl QueueState {
             Past::Nothing => {}
         }
         state
+    }
+
+    /// A reader goes before those at the end who want to update: both can have the lock, and they wait for another updater.
+    fn push_last(&mut self, waiter: Arc<Waiter>) {
+        let is_passed = |behind: &Arc<Waiter>| waiter.mode == Mode::Shared && behind.mode == Mode::Update;
+        let passed = self.waiting.iter().rev().take_while(|behind| is_passed(behind)).count();
+        let at = self.waiting.len() - passed;
+        self.waiting.insert(at, waiter);
+        if at == 0 && passed > 0 {
+            self.front_has_changed();
+        }
+    }
+
+    /// The new front asks at once. An answer to the earlier one says nothing about when.
+    fn front_has_changed(&mut self) {
+        self.releases += 1;
+        self.ask_at(Moment::now(), Ask::Attempt);
     }
 
     fn ask_at(&mut self, when: Moment, how: Ask) {

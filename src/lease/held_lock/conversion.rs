@@ -1,5 +1,7 @@
 //! Changes of the mode of a held lock: they begin and end, see the table of [`held_lock`](super).
 
+use std::sync::atomic::Ordering;
+
 use super::requests::LostRecord;
 use super::{HeldLock, Leftover, Ownership};
 use crate::error::{Error, Result};
@@ -55,6 +57,8 @@ impl HeldLock {
             return Err(Error::invalid("conversion of lock", self.name.key(), allowed));
         }
         owned.is_converting = true;
+        // Before the request: as soon as it arrives, others may read.
+        self.gives_up_rights.store(to != Mode::Exclusive, Ordering::Release);
         Ok(Converting { lock: self, record: owned.record.clone() })
     }
 
@@ -124,5 +128,6 @@ impl Drop for Converting<'_> {
         if let Some(owned) = self.lock.ownership.lock().owned_mut() {
             owned.is_converting = false;
         }
+        self.lock.gives_up_rights.store(false, Ordering::Release);
     }
 }

@@ -14,6 +14,7 @@ const RELEASED_BEFORE: &str =
 const GONE: &str = "it was released before, or the store lost its record; another may hold the lock";
 const EXPIRED: &str = "it has expired, or was released before";
 const CLOSED: &str = "its manager was closed, which has released it";
+const CHANGES: &str = "it is being changed to a mode with fewer rights, and others may have the lock already";
 const REVIVED: &str = "it expired before it was renewed, and another may have held the lock since then";
 
 impl HeldLock {
@@ -22,6 +23,11 @@ impl HeldLock {
             LeaseState::Lost(reason) => self.lost(reason, reason.explained()),
             _ => self.over(),
         }
+    }
+
+    /// Returns the error of a check while a request is under way that takes rights away.
+    pub(super) fn changes_its_mode(&self) -> Error {
+        self.not_held(CHANGES)
     }
 
     /// Returns the error of a call after the end of the lease.
