@@ -212,7 +212,8 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
         by: Deadline,
     ) -> Result<Option<OwnerRecord>>;
 
-    /// Extends several leases, each of another lock, and each as [`renew`](LockStore::renew) does. Calls `report` once
+    /// Extends several leases, each as [`renew`](LockStore::renew) does. Each is of another lock, or, with
+    /// [`modes`](LockStore::modes), another hold of a lock. Calls `report` once
     /// for each lease that was asked for, in any order, and as soon as its answer is known: see [`OnRenewed`]. A lease that
     /// was not reported was not asked for, because the deadline came first.
     ///

@@ -137,14 +137,14 @@ pub enum Converted {
 pub struct Hold {
     /// Who holds it, and in which mode.
     pub holder: Holder,
-    /// Its number.
+    /// Its number: of an exclusive hold the last of its fences.
     pub epoch: Option<Epoch>,
     /// The record, with which just this hold can be broken.
     pub grant: GrantRecord,
 }
 
 impl Hold {
-    /// Returns the number as a fence, of an exclusive hold.
+    /// Returns the last fence of an exclusive hold.
     pub fn fence(&self) -> Option<Fence> {
         self.epoch.filter(|_| self.holder.mode == Mode::Exclusive).map(|epoch| Fence(epoch.0))
     }

@@ -5,13 +5,17 @@ use std::fmt;
 use std::time::Duration;
 
 use dlm::store::{
-    Acquired, Attempt, HistoryStore, Inspection, LockStore, MemoryStore, ModeStore, OwnerRecord, Released,
+    Acquired, Attempt, Conversion, Converted, HistoryStore, Hold, Inspection, Intent, IntentId, LockStore,
+    MemoryStore, Mode, ModeStore, ModeTerms, OwnerRecord, Released,
 };
 use dlm::{Deadline, Error, Holder, LockName, Moment, Result};
 use parking_lot::Mutex;
 
 type AcquireLine =
     Box<dyn FnOnce(&MemoryStore, Attempt<'_>, &mut Vec<OwnerRecord>) -> Result<Acquired> + Send>;
+type ConvertLine = Box<
+    dyn FnOnce(&MemoryStore, Attempt<'_>, Conversion<'_>, &mut Vec<OwnerRecord>) -> Result<Converted> + Send,
+>;
 type RenewLine = Box<dyn FnOnce(Option<OwnerRecord>) -> Result<Option<OwnerRecord>> + Send>;
 
 /// The behaviour of one call of [`LockStore::release`].
@@ -54,10 +58,18 @@ pub struct Scripted {
     acquire: Mutex<VecDeque<AcquireLine>>,
     renew: Mutex<VecDeque<RenewLine>>,
     release: Mutex<VecDeque<ReleaseLine>>,
+    convert: Mutex<VecDeque<ConvertLine>>,
+    announce: Mutex<VecDeque<Result<()>>>,
+    has_no_modes: bool,
     released: Mutex<Vec<(Moment, Duration)>>,
 }
 
 impl Scripted {
+    /// Makes a store that keeps exclusive locks only.
+    pub fn without_modes() -> Scripted {
+        Scripted { has_no_modes: true, ..Scripted::default() }
+    }
+
     /// Adds a line for one acquire: a function that acts in place of the store. It receives the memory store that
     /// holds the true state.
     pub fn to_acquire(
@@ -79,6 +91,21 @@ impl Scripted {
     /// Adds one line for each of the next releases.
     pub fn to_release(&self, lines: impl IntoIterator<Item = ReleaseLine>) {
         self.release.lock().extend(lines);
+    }
+
+    /// Adds a line for one conversion, as [`to_acquire`](Scripted::to_acquire) does for an acquire.
+    pub fn to_convert(
+        &self,
+        line: impl FnOnce(&MemoryStore, Attempt<'_>, Conversion<'_>, &mut Vec<OwnerRecord>) -> Result<Converted>
+        + Send
+        + 'static,
+    ) {
+        self.convert.lock().push_back(Box::new(line));
+    }
+
+    /// Adds an answer for one intent, which is then not announced.
+    pub fn to_announce(&self, answer: Result<()>) {
+        self.announce.lock().push_back(answer);
     }
 
     /// Returns the number of releases so far.
@@ -158,6 +185,49 @@ impl LockStore for Scripted {
     }
 
     fn modes(&self) -> Option<&dyn ModeStore> {
-        self.memory.modes()
+        if self.has_no_modes { None } else { Some(self) }
+    }
+}
+
+impl ModeStore for Scripted {
+    fn acquire_mode(
+        &self,
+        attempt: Attempt<'_>,
+        terms: ModeTerms<'_>,
+        doubtful: &mut Vec<OwnerRecord>,
+    ) -> Result<Acquired> {
+        self.memory.acquire_mode(attempt, terms, doubtful)
+    }
+
+    fn convert(
+        &self,
+        attempt: Attempt<'_>,
+        conversion: Conversion<'_>,
+        doubtful: &mut Vec<OwnerRecord>,
+    ) -> Result<Converted> {
+        let line = self.convert.lock().pop_front();
+        match line {
+            Some(line) => line(&self.memory, attempt, conversion, doubtful),
+            None => self.memory.convert(attempt, conversion, doubtful),
+        }
+    }
+
+    fn blocker(&self, name: &LockName, mode: Mode, by: Deadline) -> Result<Option<Holder>> {
+        self.memory.blocker(name, mode, by)
+    }
+
+    fn holds(&self, name: &LockName, by: Deadline) -> Result<Vec<Hold>> {
+        self.memory.holds(name, by)
+    }
+
+    fn announce(&self, name: &LockName, intent: Intent<'_>, by: Deadline) -> Result<()> {
+        match self.announce.lock().pop_front() {
+            Some(answer) => answer,
+            None => self.memory.announce(name, intent, by),
+        }
+    }
+
+    fn withdraw(&self, name: &LockName, intent: IntentId, by: Deadline) -> Result<()> {
+        self.memory.withdraw(name, intent, by)
     }
 }

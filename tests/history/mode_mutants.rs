@@ -47,9 +47,11 @@ fn a_store_that_is_wrapped_passes() {
 #[test]
 fn a_spy_passes_on_every_call_about_modes_and_records_it() {
     let spy = Spy::on(Arc::new(MemoryStore::new()));
-    let opened = spy.clone();
-    let site = Site::new("spy", 200, move || opened.clone() as Arc<dyn LockStore>);
-    EVERY_CALL.iter().for_each(|case| case(&site));
+    for case in EVERY_CALL {
+        // Each case needs names of its own, because some leave their locks held.
+        let opened = spy.clone();
+        case(&Site::new("spy", 200, move || opened.clone() as Arc<dyn LockStore>));
+    }
     for call in [
         Call::AcquireMode(Mode::Update),
         Call::Convert(Mode::Shared),

@@ -24,6 +24,7 @@ mod memory_contract;
 mod memory_doubts;
 mod memory_hangs;
 mod memory_kept;
+mod memory_modes;
 mod memory_panics;
 mod memory_waiting;
 mod metrics;

@@ -1,0 +1,238 @@
+//! Changes of mode, and writers that wait for readers, over a store that is in doubt, fails or answers late. The test
+//! chooses the answers of the store.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use dlm::store::{Acquired, Attempt, Converted, LockStore, MemoryStore, ModeStore, ModeTerms};
+use dlm::{
+    AcquireOptions, Code, Deadline, Error, Lease, LeaseState, Level, Lock, LockManager, LostReason, Mode,
+    Result,
+};
+use dlm_testkit::{LONG, Scripted, until};
+
+/// No lease with this TTL expires during a test.
+const TTL: Duration = Duration::from_secs(1800);
+
+struct Stage {
+    store: Arc<Scripted>,
+    manager: LockManager,
+    lock: Lock,
+}
+
+fn stage() -> Stage {
+    let store = Arc::new(Scripted::default());
+    let manager = manager(store.clone());
+    Stage { lock: manager.lock("a", Level::Xdc).unwrap(), manager, store }
+}
+
+fn manager(store: Arc<dyn LockStore>) -> LockManager {
+    let builder = LockManager::builder().store(store).client("modes").ttl(TTL).wait(5 * LONG);
+    builder.retry(Duration::from_millis(20)).open().unwrap()
+}
+
+fn soon() -> Deadline {
+    Deadline::after(LONG)
+}
+
+fn unreachable() -> Error {
+    Error::Connection { store: "scripted:".into(), what: "planted".into(), source: None }
+}
+
+fn in_doubt() -> Error {
+    Error::InDoubt { what: "the reply was lost".into(), source: None }
+}
+
+#[track_caller]
+fn code<T: std::fmt::Debug>(answer: Result<T>) -> Code {
+    answer.expect_err("this must fail").code()
+}
+
+impl Stage {
+    fn holds(&self) -> usize {
+        self.store.holds(self.lock.name(), soon()).unwrap().len()
+    }
+
+    /// Lets another process read the lock.
+    fn let_in(memory: &MemoryStore, attempt: Attempt<'_>) {
+        let read = memory.acquire_mode(attempt, ModeTerms::new(Mode::Shared), &mut Vec::new()).unwrap();
+        assert!(matches!(read, Acquired::Granted(_)));
+    }
+}
+
+/// The store lets readers in before its answer comes.
+#[test]
+fn while_rights_are_given_up_no_check_says_that_the_lease_has_them() {
+    let stage = stage();
+    let lease = Arc::new(stage.lock.acquire().unwrap());
+    let seen = Arc::clone(&lease);
+    stage.store.to_convert(move |memory, attempt, conversion, doubtful| {
+        let answer = memory.convert(attempt, conversion, doubtful)?;
+        Stage::let_in(memory, attempt);
+        assert_eq!(code(seen.check()), Code::LeaseLost);
+        assert_eq!(code(seen.guard()), Code::LeaseLost);
+        Ok(answer)
+    });
+    let reading = lease.downgrade(Mode::Shared).unwrap();
+    reading.check().unwrap();
+    assert_eq!((code(lease.check()), lease.state()), (Code::LeaseLost, LeaseState::Released));
+    assert_eq!(stage.holds(), 2);
+}
+
+#[test]
+fn a_change_of_mode_that_had_no_effect_leaves_the_lease_as_it_was() {
+    let stage = stage();
+    let lease = stage.lock.acquire().unwrap();
+    stage.store.to_convert(|_, _, _, _| Err(unreachable()));
+    let error = lease.downgrade(Mode::Shared).unwrap_err();
+    assert_eq!(error.code(), Code::ConnectionError);
+    assert!(error.to_string().contains("from EXCLUSIVE to SHARED"), "{error}");
+    lease.guard().expect("it has all its rights");
+    lease.renew().unwrap();
+    let update = lease.downgrade(Mode::Update).unwrap();
+    for _ in 0..2 {
+        stage.store.to_convert(|_, _, _, _| Err(unreachable()));
+        assert_eq!(code(update.upgrade(LONG)), Code::ConnectionError);
+        update.check().unwrap();
+    }
+    assert!(update.upgrade(Duration::ZERO).unwrap().release().unwrap());
+    assert_eq!((stage.holds(), stage.manager.stats().leases_held), (0, 0));
+}
+
+/// A request whose reply is lost may be applied later. So neither the old mode nor the new one can be trusted.
+#[test]
+fn a_change_of_mode_in_doubt_ends_the_lease_and_leaves_nothing_in_the_store() {
+    for (is_applied, to) in
+        [(true, Mode::Shared), (false, Mode::Shared), (true, Mode::Exclusive), (false, Mode::Exclusive)]
+    {
+        let stage = stage();
+        let lock = if to == Mode::Exclusive { stage.lock.update() } else { stage.lock.clone() };
+        let lease = lock.acquire().unwrap();
+        stage.store.to_convert(move |memory, attempt, conversion, doubtful| {
+            if is_applied {
+                let Converted::Granted(grant) = memory.convert(attempt, conversion, doubtful)? else {
+                    panic!("nobody else holds it")
+                };
+                doubtful.push(grant.owner_record);
+            }
+            Err(in_doubt())
+        });
+        let answer = if to == Mode::Exclusive { lease.upgrade(LONG) } else { lease.downgrade(to) };
+        assert_eq!(code(answer), Code::InDoubt);
+        assert_eq!((code(lease.check()), code(lease.renew())), (Code::LeaseLost, Code::LeaseLost));
+        assert_eq!(lease.state(), LeaseState::Released);
+        assert!(!lease.release().unwrap());
+        until("nothing of it is left in the store", || stage.holds() == 0);
+        assert_eq!(stage.manager.stats().leases_held, 0);
+    }
+}
+
+#[test]
+fn a_change_of_mode_that_finds_no_record_loses_the_lease() {
+    let stage = stage();
+    let lease = stage.lock.update().acquire().unwrap();
+    stage.store.to_convert(|_, _, _, _| Ok(Converted::NotOurs));
+    let error = lease.upgrade(LONG).unwrap_err();
+    assert_eq!((error.code(), error.lost_reason()), (Code::LeaseLost, Some(LostReason::TakenOver)));
+    assert_eq!(lease.state(), LeaseState::Lost(LostReason::TakenOver));
+}
+
+/// The renewal was sent with the record that the change has replaced.
+#[test]
+fn a_renewal_that_a_change_of_mode_has_overtaken_loses_no_lease() {
+    let stage = stage();
+    let lease = Arc::new(stage.lock.acquire().unwrap());
+    let renewed = Arc::clone(&lease);
+    stage.store.to_convert(move |memory, attempt, conversion, doubtful| {
+        let answer = memory.convert(attempt, conversion, doubtful)?;
+        assert_eq!(code(renewed.renew()), Code::LeaseLost);
+        assert_eq!(code(renewed.downgrade(Mode::Shared)), Code::LeaseLost, "one change at a time");
+        Ok(answer)
+    });
+    let reading = lease.downgrade(Mode::Shared).unwrap();
+    assert_eq!(lease.state(), LeaseState::Released, "not lost");
+    reading.renew().unwrap();
+    assert!(reading.release().unwrap());
+}
+
+#[test]
+fn closing_during_a_change_of_mode_releases_what_it_has_made() {
+    let stage = stage();
+    let lease = stage.lock.acquire().unwrap();
+    let manager = stage.manager.clone();
+    stage.store.to_convert(move |memory, attempt, conversion, doubtful| {
+        let answer = memory.convert(attempt, conversion, doubtful)?;
+        manager.close().unwrap();
+        Ok(answer)
+    });
+    assert_eq!(code(lease.downgrade(Mode::Shared)), Code::Closed);
+    until("the lock is free", || stage.holds() == 0);
+}
+
+#[test]
+fn a_store_that_panics_in_a_change_of_mode_leaves_the_lease_usable() {
+    let stage = stage();
+    let lease = stage.lock.acquire().unwrap();
+    stage.store.to_convert(|_, _, _, _| panic!("planted"));
+    assert!(catch_unwind(AssertUnwindSafe(|| lease.downgrade(Mode::Shared))).is_err());
+    lease.guard().expect("the lease is as it was");
+    assert!(lease.release().unwrap());
+}
+
+#[test]
+fn a_writer_that_cannot_announce_itself_waits_all_the_same_and_tries_again() {
+    let stage = stage();
+    let reader = stage.lock.shared().acquire().unwrap();
+    stage.store.to_announce(Err(unreachable()));
+    let (writer, other) = (stage.lock.clone(), manager(stage.store.clone()).lock("a", Level::Xdc).unwrap());
+    let writing = std::thread::spawn(move || writer.acquire().unwrap());
+    let is_reserved = |answer: Result<Lease>| matches!(answer, Err(Error::LockUnavailable { holder: Some(holder), .. }) if holder.is_waiting);
+    until("it is announced", || is_reserved(other.shared().try_acquire()));
+    reader.release().unwrap();
+    assert!(writing.join().unwrap().release().unwrap());
+}
+
+/// Nobody waits any more, so nobody may be kept out.
+#[test]
+fn a_wait_that_ends_in_any_way_ends_its_intent() {
+    let stage = stage();
+    let _reader = stage.lock.shared().acquire().unwrap();
+    let other = manager(stage.store.clone()).lock("a", Level::Xdc).unwrap();
+    let is_reserved = || matches!(other.shared().try_acquire(), Err(Error::LockUnavailable { .. }));
+    let lets_in = |how: &str| until(how, || !is_reserved());
+    let start = || {
+        let pending = stage.lock.start(&AcquireOptions::new()).unwrap();
+        until("it is announced", is_reserved);
+        pending
+    };
+    drop(start());
+    lets_in("dropped");
+    let cancelled = start();
+    cancelled.cancel();
+    lets_in("cancelled");
+    let short = stage.lock.start(&AcquireOptions::new().wait(Duration::from_millis(100))).unwrap();
+    until("its wait is over", || short.take().is_err());
+    lets_in("over");
+    let closed = manager(stage.store.clone());
+    let pending = closed.lock("a", Level::Xdc).unwrap().start(&AcquireOptions::new()).unwrap();
+    until("it is announced", is_reserved);
+    closed.close().unwrap();
+    lets_in("closed");
+    assert_eq!(code(pending.take()), Code::Closed);
+}
+
+#[test]
+fn a_store_without_modes_says_so_before_any_request() {
+    let store = Arc::new(Scripted::without_modes());
+    let lock = manager(store).lock("a", Level::Xdc).unwrap();
+    for lock in [lock.shared(), lock.update()] {
+        let error = lock.acquire().unwrap_err();
+        assert_eq!(error.code(), Code::InvalidArgument);
+        assert!(error.to_string().contains(lock.mode().name()), "{error}");
+        assert_eq!(code(lock.start(&AcquireOptions::new())), Code::InvalidArgument);
+    }
+    let lease = lock.acquire().unwrap();
+    assert_eq!(code(lease.downgrade(Mode::Shared)), Code::InvalidArgument);
+    lease.check().unwrap();
+}
