@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::names::fence::Fence;
+use crate::names::fence::{Epoch, Fence};
 use crate::names::holder::Holder;
 use crate::names::lease_state::LostReason;
 use crate::names::mode::Mode;
@@ -52,7 +52,7 @@ pub enum Code {
     /// Code of this library or of a store panicked, which is a bug.
     Panic = 14,
     /// The receiver of a guarded write has seen a higher fence of the same lock, so the caller's lease has
-    /// ended. The write was refused and had no effect.
+    /// ended. The write was refused and had no effect. Also for a reader whose epoch is over.
     StaleFence = 15,
     /// A lease of this mode cannot get the rights that were asked for. The lease is as it was. Take
     /// [`Mode::Update`](crate::Mode::Update) to read first and write later.
@@ -237,6 +237,15 @@ pub enum Error {
         /// The higher fence that the receiver has seen.
         stored: Fence,
     },
+    /// See [`Code::StaleFence`]: a reader whose epoch is before a fence that the receiver has seen.
+    StaleEpoch {
+        /// The receiver, as above.
+        receiver: String,
+        /// The epoch of the reader.
+        epoch: Epoch,
+        /// The fence that the receiver has seen.
+        stored: Fence,
+    },
     /// See [`Code::UnsupportedConversion`].
     UnsupportedConversion {
         /// The lock, as stored.
@@ -274,7 +283,7 @@ impl Error {
             Error::Closed => Code::Closed,
             Error::Forked => Code::Forked,
             Error::Panic { .. } => Code::Panic,
-            Error::StaleFence { .. } => Code::StaleFence,
+            Error::StaleFence { .. } | Error::StaleEpoch { .. } => Code::StaleFence,
             Error::UnsupportedConversion { .. } => Code::UnsupportedConversion,
             Error::Context { source, .. } => source.code(),
         }
@@ -295,11 +304,12 @@ impl Error {
         self.code() == Code::InDoubt
     }
 
-    /// Returns the two fences of a [`Code::StaleFence`]: that of the refused write, and the higher one that the
-    /// receiver has seen. `None` for every other error.
+    /// Returns the two fences of a [`Code::StaleFence`]: that of the refused write, or the number of the refused reader's epoch,
+    /// and the higher one that the receiver has seen. `None` for every other error.
     pub fn stale_fence(&self) -> Option<(Fence, Fence)> {
         match self {
             Error::StaleFence { fence, stored, .. } => Some((*fence, *stored)),
+            Error::StaleEpoch { epoch, stored, .. } => Some((Fence(epoch.0), *stored)),
             Error::Context { source, .. } => source.stale_fence(),
             _ => None,
         }
@@ -371,6 +381,9 @@ impl Error {
             }
             Error::StaleFence { receiver, fence, stored } => {
                 format!("{receiver} refused the write: fence {fence} is stale, it has seen fence {stored}")
+            }
+            Error::StaleEpoch { receiver, epoch, stored } => {
+                format!("{receiver} refused the reader: epoch {epoch} is over, it has seen fence {stored}")
             }
             Error::UnsupportedConversion { name, from, to } => {
                 format!(

@@ -126,7 +126,7 @@ pub use handles::manager::{LockManager, Stats};
 pub use handles::pending::Pending;
 pub use handles::pending_call::PendingCall;
 pub use lease::token::LeaseToken;
-pub use local::fence_gate::{FenceGate, Pass};
+pub use local::fence_gate::{FenceGate, Pass, ReadPass};
 pub use local::id_lock::{IdGuard, IdGuards, IdLock};
 pub use names::diagnostic::{Diagnostic, Severity};
 pub use names::fence::{Epoch, Fence};

@@ -11,7 +11,7 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
-use crate::names::fence::Fence;
+use crate::names::fence::{Epoch, Fence};
 use crate::names::fnv::fnv1a;
 use crate::names::text::quoted;
 use crate::runtime::process::descriptors::above_streams;
@@ -32,7 +32,7 @@ const EAGER_ATTEMPTS: u32 = 20;
 const SLEEP_FIRST: Duration = Duration::from_micros(20);
 const SLEEP_MAX: Duration = Duration::from_millis(2);
 
-/// A gate that remembers the highest fence, and refuses writes with a lower one.
+/// A gate that remembers the highest fence, and refuses writes with a lower one, and readers from before it.
 ///
 /// A holder of a lock may be paused until its lease has expired and another holder has the lock. When it resumes,
 /// it may write before it checks its lease. The gate refuses that write, because the next holder has passed with
@@ -58,6 +58,11 @@ const SLEEP_MAX: Duration = Duration::from_millis(2);
 /// gate.write(fence, || report.write_all(b"total 8\n"))?.unwrap(); // the same in one line
 /// # Ok::<(), dlm::Error>(())
 /// ```
+///
+/// # Readers
+///
+/// Holders of a [shared](crate::Lock::shared) lock read through [`read`](FenceGate::read): all readers of an epoch pass, any
+/// number at a time, but not while a writer has a pass, and not after a later writer has passed.
 ///
 /// # The file of the gate
 ///
@@ -118,11 +123,24 @@ pub struct FenceGate {
 #[derive(Debug)]
 #[must_use = "others may pass the gate as soon as the pass is dropped"]
 pub struct Pass<'a> {
-    gate: &'a FenceGate,
     fence: Fence,
-    /// Open file whose `flock` is the pass.
-    file: File,
+    _locked: LockedFile<'a>,
     _thread: TimedGuard<'a, ()>,
+}
+
+/// A pass of a gate for a reader. Nobody writes while it exists: read, then drop it. In a forked child it has no meaning.
+#[derive(Debug)]
+#[must_use = "others may write as soon as the pass is dropped"]
+pub struct ReadPass<'a> {
+    epoch: Epoch,
+    _locked: LockedFile<'a>,
+}
+
+/// The file of a gate while its `flock` is held.
+#[derive(Debug)]
+struct LockedFile<'a> {
+    gate: &'a FenceGate,
+    file: File,
 }
 
 impl FenceGate {
@@ -172,7 +190,7 @@ impl FenceGate {
             turn: TimedMutex::new(()),
             process: ProcessMark::current(),
         };
-        gate.id = gate.read(&file)?.id;
+        gate.id = gate.number(&file)?.id;
         Ok(gate)
     }
 
@@ -214,17 +232,64 @@ impl FenceGate {
             return Err(Error::invalid("fence", fence.to_string(), allowed));
         }
         self.check_process()?;
-        let pass = self.enter(fence, wait)?;
-        self.check_path(&pass.file)?;
+        let (locked, thread) = self.enter(FlockOperation::NonBlockingLockExclusive, wait)?;
+        self.check_path(&locked.file)?;
         let _quiet = NoSignal::file_size();
-        let disk = Disk { file: &pass.file, sync: self.sync };
+        let disk = Disk { file: &locked.file, sync: self.sync };
         raise(&disk, Number { id: self.id, fence: fence.0 }).map_err(|failed| match failed {
             GateFailed::Stale(stored) => {
                 Error::StaleFence { receiver: self.label.clone(), fence, stored: Fence(stored) }
             }
             failed => self.failed(failed),
         })?;
-        Ok(pass)
+        Ok(Pass { fence, _locked: locked, _thread: thread })
+    }
+
+    /// Waits until no writer has a pass, for up to 10 s, and returns a pass for a reader with this epoch. Other readers may
+    /// have one at the same time. Changes nothing: a reader makes no later write stale.
+    ///
+    /// It says that no later writer has passed. It does not say that the reader still holds its lock: check that after
+    /// reading, see [`Epoch`].
+    ///
+    /// # Errors
+    /// Those of [`pass`](FenceGate::pass). [`Code::StaleFence`](crate::Code::StaleFence): a writer that was granted the lock
+    /// after this epoch has passed. After an error, do not use what was read.
+    pub fn read_pass(&self, epoch: Epoch) -> Result<ReadPass<'_>> {
+        self.read_pass_within(epoch, DEFAULT_WAIT)
+    }
+
+    /// Like [`read_pass`](FenceGate::read_pass), but waits for writers for up to `wait`; zero tries once.
+    ///
+    /// # Errors
+    /// Those of [`read_pass`](FenceGate::read_pass).
+    pub fn read_pass_within(&self, epoch: Epoch, wait: Duration) -> Result<ReadPass<'_>> {
+        if !(1..=FENCE_MAX).contains(&epoch.0) {
+            let allowed = format!("1 to {FENCE_MAX}, the epoch of a lease of the guarding lock");
+            return Err(Error::invalid("epoch", epoch.to_string(), allowed));
+        }
+        self.check_process()?;
+        // Readers of this process need not wait for each other once they are in.
+        let (locked, _) = self.enter(FlockOperation::NonBlockingLockShared, wait)?;
+        self.check_path(&locked.file)?;
+        let stored = self.number(&locked.file)?;
+        if stored.id != self.id {
+            return Err(self.failed(GateFailed::Replaced));
+        }
+        let stored = Fence(stored.fence);
+        match epoch.is_before(stored) {
+            true => Err(Error::StaleEpoch { receiver: self.label.clone(), epoch, stored }),
+            false => Ok(ReadPass { epoch, _locked: locked }),
+        }
+    }
+
+    /// Calls `read` while it holds a pass for a reader with this epoch. Returns the result of `read` in `Ok`, even if that is
+    /// an error.
+    ///
+    /// # Errors
+    /// Those of [`read_pass`](FenceGate::read_pass). Then `read` was not called.
+    pub fn read<T>(&self, epoch: Epoch, read: impl FnOnce() -> T) -> Result<T> {
+        let _pass = self.read_pass(epoch)?;
+        Ok(read())
     }
 
     /// Calls `write` while it holds a pass for `fence`. Returns the result of `write` in `Ok`, even if that is an
@@ -247,7 +312,7 @@ impl FenceGate {
         self.check_process()?;
         let file = self.reopen()?;
         self.check_path(&file)?;
-        let stored = self.read(&file)?;
+        let stored = self.number(&file)?;
         if stored.id != self.id {
             return Err(self.failed(GateFailed::Replaced));
         }
@@ -259,7 +324,7 @@ impl FenceGate {
     }
 
     /// Locks the mutex for threads, then the file for processes.
-    fn enter(&self, fence: Fence, wait: Duration) -> Result<Pass<'_>> {
+    fn enter(&self, how: FlockOperation, wait: Duration) -> Result<(LockedFile<'_>, TimedGuard<'_, ()>)> {
         let (began, by) = (Moment::now(), Deadline::after(wait));
         let unavailable = || Error::LockUnavailable {
             is_here: true,
@@ -273,8 +338,8 @@ impl FenceGate {
         let file = self.reopen()?;
         let (mut attempts, mut sleep) = (0, SLEEP_FIRST);
         loop {
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Pass { gate: self, fence, file, _thread: thread }),
+            match flock(&file, how) {
+                Ok(()) => return Ok((LockedFile { gate: self, file }, thread)),
                 Err(Errno::AGAIN) if by.passed() => return Err(unavailable()),
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(error) => return Err(self.unserved("its file cannot be locked", error.into())),
@@ -309,8 +374,8 @@ impl FenceGate {
         }
     }
 
-    /// Reads the number without the lock.
-    fn read(&self, file: &File) -> Result<Number> {
+    /// Reads the number, also without the lock.
+    fn number(&self, file: &File) -> Result<Number> {
         // A writer changes one copy at a time. A slow reader may still find both of them half written.
         const READINGS: u32 = 5;
         let disk = Disk { file, sync: self.sync };
@@ -368,7 +433,14 @@ impl Pass<'_> {
     }
 }
 
-impl Drop for Pass<'_> {
+impl ReadPass<'_> {
+    /// Returns the epoch that passed.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+}
+
+impl Drop for LockedFile<'_> {
     fn drop(&mut self) {
         // A child that was forked during the pass has a descriptor of the same lock. Its drop must not end the
         // pass of the parent, so it only closes the descriptor. The parent must unlock explicitly, because

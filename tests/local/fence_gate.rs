@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use dlm::{Code, Deadline, Fence, FenceGate, Moment};
+use dlm::{Code, Deadline, Epoch, Fence, FenceGate, Moment};
 use dlm_fixtures::role::{self, Running, process};
 use dlm_testkit::{LONG, skipped, until};
 
@@ -139,6 +139,54 @@ fn threads_never_have_a_pass_at_the_same_time() {
 }
 
 // ---- What is refused ---------------------------------------------------------------------------
+
+#[test]
+fn readers_of_one_epoch_pass_together_and_not_after_a_later_writer() {
+    let (_dir, path, gate) = fresh();
+    let (before, epoch) = (Fence(10), Epoch(11));
+    drop(gate.pass(before).unwrap());
+    let one = gate.read_pass(epoch).unwrap();
+    let other = FenceGate::open(&path).unwrap();
+    let two = other.read_pass_within(epoch, Duration::ZERO).unwrap();
+    let three = gate.read_pass_within(Epoch::from(before), Duration::ZERO).expect("no writer came since");
+    assert_eq!((one.epoch(), two.epoch(), three.epoch()), (epoch, epoch, Epoch(10)));
+    // Nobody writes while somebody reads.
+    assert_eq!(code(other.pass_within(Fence(12), Duration::ZERO)), Some(Code::LockUnavailable));
+    assert_eq!(code(gate.pass_within(Fence(12), Duration::ZERO)), Some(Code::LockUnavailable));
+    drop((one, two, three));
+    assert_eq!(gate.highest().unwrap(), Some(before), "a reader changes nothing");
+    let writing = gate.pass(Fence(12)).unwrap();
+    assert_eq!(code(other.read_pass_within(Epoch(12), Duration::ZERO)), Some(Code::LockUnavailable));
+    drop(writing);
+    let refused = gate.read_pass(epoch).unwrap_err();
+    assert_eq!((refused.code(), refused.stale_fence()), (Code::StaleFence, Some((Fence(11), Fence(12)))));
+    assert!(refused.to_string().contains("refused the reader: epoch 11 is over"), "{refused}");
+    let mut has_read = false;
+    assert_eq!(code(other.read(epoch, || has_read = true)), Some(Code::StaleFence));
+    assert!(!has_read);
+    assert_eq!(gate.read(Epoch(12), || 7).unwrap(), 7);
+    for epoch in [0, i64::MAX as u64 + 1].map(Epoch) {
+        assert_eq!(code(gate.read_pass(epoch)), Some(Code::InvalidArgument));
+    }
+    assert_eq!(descriptors(&path), 0);
+}
+
+#[test]
+fn a_reader_that_waits_for_a_writer_reads_what_it_has_written() {
+    let (_dir, path, gate) = fresh();
+    let writing = gate.pass(Fence(5)).unwrap();
+    let readers: Vec<_> = (0..4)
+        .map(|_| {
+            let gate = FenceGate::open(&path).unwrap();
+            thread::spawn(move || gate.read_pass_within(Epoch(4), LONG).map(drop).unwrap_err().code())
+        })
+        .collect();
+    until("all wait", || descriptors(&path) == 5);
+    drop(writing);
+    for reader in readers {
+        assert_eq!(reader.join().unwrap(), Code::StaleFence, "the writer is later than they");
+    }
+}
 
 #[test]
 fn bad_arguments_are_refused_and_say_what_is_allowed() {
