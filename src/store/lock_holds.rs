@@ -14,13 +14,13 @@
 
 use std::time::SystemTime;
 
-use super::lock_store::GrantRecord;
+use super::lock_store::{Attempt, Grant, GrantRecord};
 use super::mode_store::{Conversion, Hold, INTENT_MAX, Intent, IntentId, ModeTerms, TURN_MAX};
 use crate::names::fence::{Epoch, Fence};
 use crate::names::holder::{Holder, Identity};
 use crate::names::mode::Mode;
 use crate::names::owner::{OwnerRecord, OwnerToken};
-use crate::runtime::time::{Deadline, Moment};
+use crate::runtime::time::{self, Deadline, Moment};
 
 /// What one lock has. Times of different holds are those of one clock.
 #[derive(Debug)]
@@ -49,11 +49,12 @@ pub(super) struct HoldRecord {
     pub(super) identity: Identity,
 }
 
+/// A process that waits for the lock exclusively.
 #[derive(Debug)]
-struct IntentRecord {
-    id: IntentId,
-    identity: Identity,
-    ends: Moment,
+pub(super) struct IntentRecord {
+    pub(super) id: IntentId,
+    pub(super) identity: Identity,
+    pub(super) ends: Moment,
 }
 
 /// A new hold that is asked for.
@@ -66,6 +67,12 @@ pub(super) struct NewHold {
 }
 
 impl NewHold {
+    /// Makes a hold whose TTL begins now.
+    pub(super) fn new(owner: OwnerToken, mode: Mode, attempt: &Attempt<'_>, now: Moment) -> NewHold {
+        let (ends, identity) = (now.after(attempt.ttl), attempt.identity.clone());
+        NewHold { owner, mode, since: time::wall(), ends, identity }
+    }
+
     fn numbered(self, number: u64) -> HoldRecord {
         let NewHold { owner, mode, since, ends, identity } = self;
         HoldRecord { owner, mode, number, since, ends, identity }
@@ -100,15 +107,39 @@ impl HoldRecord {
     }
 }
 
-/// Returns the fence or the epoch of a grant in this mode, whose last number is `last` of so many.
-pub(super) fn numbers_of(mode: Mode, last: u64, numbers: u64) -> (Option<Fence>, Option<Epoch>) {
-    match mode {
-        Mode::Exclusive => (Some(Fence(last - (numbers - 1))), None),
+/// Makes the grant of a hold, whose last number is `last` of so many.
+pub(super) fn grant_of(owner: &OwnerToken, mode: Mode, last: u64, fences: u64, since: Moment) -> Grant {
+    let (fence, epoch) = match mode {
+        Mode::Exclusive => (Some(Fence(last - (fences - 1))), None),
         _ => (None, Some(Epoch(last))),
-    }
+    };
+    let owner_record = OwnerRecord::from_bytes(owner.as_bytes().as_slice());
+    Grant { owner_record, fence, epoch, fences, since, may_reappear: false }
 }
 
 impl LockHolds {
+    /// Makes what a lock has from what was stored. It may contain what has ended.
+    #[cfg(feature = "embedded")]
+    pub(super) fn from_parts(
+        holds: Vec<HoldRecord>,
+        intents: Vec<IntentRecord>,
+        turn_ends: Moment,
+    ) -> LockHolds {
+        LockHolds { holds, intents, turn_ends }
+    }
+
+    /// Returns the processes that wait exclusively.
+    #[cfg(feature = "embedded")]
+    pub(super) fn intents(&self) -> &[IntentRecord] {
+        &self.intents
+    }
+
+    /// Returns the end of the turn of the readers; [`Moment::OVER`] if they have none.
+    #[cfg(feature = "embedded")]
+    pub(super) fn turn_ends(&self) -> Moment {
+        self.turn_ends
+    }
+
     /// Forgets what has ended. Call it before anything else.
     pub(super) fn expire(&mut self, now: Moment) {
         self.holds.retain(|hold| now < hold.ends);
@@ -157,47 +188,49 @@ impl LockHolds {
         Some(Holder::new(Some(last.identity.clone()), Some(remaining), None).waiting())
     }
 
-    /// Adds a hold that nothing stands in the way of, and returns its number. `next` begins a new number.
-    pub(super) fn grant(
+    /// Adds a hold that nothing stands in the way of, and returns its number. `next` begins a new number. If that fails,
+    /// nothing has changed.
+    pub(super) fn grant<E>(
         &mut self,
         new: NewHold,
         terms: &ModeTerms<'_>,
         now: Moment,
-        next: impl FnOnce() -> u64,
-    ) -> u64 {
+        next: impl FnOnce() -> Result<u64, E>,
+    ) -> Result<u64, E> {
         let joined = self.number().filter(|_| new.mode != Mode::Exclusive);
-        let number = joined.unwrap_or_else(next);
+        let number = joined.map_or_else(next, Ok)?;
         if new.mode == Mode::Exclusive {
             self.withdraw(terms.intent);
         } else if let Some(turn) = terms.turn {
             self.turn_ends = self.turn_ends.max(now.after(turn.min(TURN_MAX)));
         }
         self.holds.push(new.numbered(number));
-        number
+        Ok(number)
     }
 
-    /// Changes the mode of a hold. `next` begins a new number.
-    pub(super) fn convert(
+    /// Changes the mode of a hold. `next` begins a new number. If that fails, nothing has changed.
+    pub(super) fn convert<E>(
         &mut self,
         new: NewHold,
         conversion: &Conversion<'_>,
-        next: impl FnOnce() -> u64,
-    ) -> HoldChange {
+        next: impl FnOnce() -> Result<u64, E>,
+    ) -> Result<HoldChange, E> {
         let Conversion { owner_record, from, to, intent } = *conversion;
         let found = self.holds.iter().position(|hold| hold.is_owner(owner_record) && hold.mode == from);
-        let Some(at) = found else { return HoldChange::NotOurs };
+        let Some(at) = found else { return Ok(HoldChange::NotOurs) };
         let others = self.holds.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, hold)| hold);
-        let in_the_way = others.filter(|hold| !to.is_compatible_with(hold.mode)).max_by_key(|hold| hold.ends);
+        // Who keeps fewer rights stays compatible with all that are there, also with those of a later version.
+        let in_the_way = others.filter(|_| to == Mode::Exclusive).max_by_key(|hold| hold.ends);
         if let Some(hold) = in_the_way {
-            return HoldChange::Refused(hold.holder());
+            return Ok(HoldChange::Refused(hold.holder()));
         }
         let keeps_number = from == Mode::Update && to == Mode::Shared;
-        let number = if keeps_number { self.holds[at].number } else { next() };
+        let number = if keeps_number { self.holds[at].number } else { next()? };
         if to == Mode::Exclusive {
             self.withdraw(intent);
         }
         self.holds[at] = new.numbered(number);
-        HoldChange::Made(number)
+        Ok(HoldChange::Made(number))
     }
 
     pub(super) fn owned(&mut self, owner_record: &OwnerRecord) -> Option<&mut HoldRecord> {

@@ -2,6 +2,7 @@
 //! tests.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,12 +10,12 @@ use super::history_store::newest;
 use super::latch_record::LatchRecord;
 use super::latch_record::listener_set::ListenerSet;
 use super::latch_store::check_participant;
-use super::lock_holds::{HoldChange, HoldRecord, LockHolds, NewHold, numbers_of};
+use super::lock_holds::{HoldChange, HoldRecord, LockHolds, NewHold, grant_of};
 use super::mode_store::check_conversion;
 use super::scheme::Scheme;
 use super::store_uri::StoreUri;
 use super::{
-    Acquired, Attempt, Conversion, Converted, Grant, GrantRecord, HISTORY_MAX, HistoryOf, HistoryStore, Hold,
+    Acquired, Attempt, Conversion, Converted, GrantRecord, HISTORY_MAX, HistoryOf, HistoryStore, Hold,
     Inspection, Intent, IntentId, LatchNote, LatchStore, ListCursor, ListedLock, LockPage, LockQuery,
     LockStore, ModeStore, ModeTerms, NewLatch, Released, Roster, Step, Stepped,
 };
@@ -101,13 +102,6 @@ impl MemoryState {
     fn owned(&mut self, name: &LockName, owner_record: &OwnerRecord) -> Option<&mut HoldRecord> {
         self.live(name)?.owned(owner_record)
     }
-}
-
-/// Makes the grant of a hold.
-fn grant_of(owner: &OwnerToken, mode: Mode, last: u64, fences: u64, since: Moment) -> Grant {
-    let (fence, epoch) = numbers_of(mode, last, fences);
-    let owner_record = OwnerRecord::from_bytes(owner.as_bytes().as_slice());
-    Grant { owner_record, fence, epoch, fences, since, may_reappear: false }
 }
 
 impl MemoryStore {
@@ -291,10 +285,10 @@ impl ModeStore for MemoryStore {
         }
         state.sweep();
         let (now, mode) = (Moment::now(), terms.mode);
-        let new = new_hold(owner, mode, &attempt, now);
+        let new = NewHold::new(owner, mode, &attempt, now);
         let MemoryState { locks, fence, .. } = &mut *state;
         let holds = locks.entry(attempt.name.clone()).or_default();
-        let last = holds.grant(new, &terms, now, || count(fence, terms.fences));
+        let Ok(last) = holds.grant(new, &terms, now, || count(fence, terms.fences));
         Ok(Acquired::Granted(grant_of(&owner, mode, last, terms.fences, now)))
     }
 
@@ -311,10 +305,11 @@ impl ModeStore for MemoryStore {
             return Ok(Converted::NotOurs);
         }
         let (now, mode) = (Moment::now(), conversion.to);
-        let new = new_hold(owner, mode, &attempt, now);
+        let new = NewHold::new(owner, mode, &attempt, now);
         let MemoryState { locks, fence, .. } = &mut *state;
         let Some(holds) = locks.get_mut(attempt.name) else { return Ok(Converted::NotOurs) };
-        Ok(match holds.convert(new, &conversion, || count(fence, 1)) {
+        let Ok(change) = holds.convert(new, &conversion, || count(fence, 1));
+        Ok(match change {
             HoldChange::Made(number) => Converted::Granted(grant_of(&owner, mode, number, 1, now)),
             HoldChange::Refused(holder) => Converted::Held(holder),
             HoldChange::NotOurs => Converted::NotOurs,
@@ -348,15 +343,10 @@ impl ModeStore for MemoryStore {
     }
 }
 
-fn new_hold(owner: OwnerToken, mode: Mode, attempt: &Attempt<'_>, now: Moment) -> NewHold {
-    let (ends, identity) = (now.after(attempt.ttl), attempt.identity.clone());
-    NewHold { owner, mode, since: time::wall(), ends, identity }
-}
-
 /// Returns the last of the next numbers.
-fn count(fence: &mut u64, numbers: u64) -> u64 {
+fn count(fence: &mut u64, numbers: u64) -> std::result::Result<u64, Infallible> {
     *fence += numbers;
-    *fence
+    Ok(*fence)
 }
 
 impl HistoryStore for MemoryStore {

@@ -13,3 +13,4 @@ fn site(test: &str) -> Site {
 dlm_testkit::contract!(site);
 dlm_testkit::latch_contract!(site);
 dlm_testkit::linger_contract!(site);
+dlm_testkit::modes_contract!(site);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::data_dir::DataDir;
 use super::latch_codec::{BEHIND_LATCHES, is_key};
 use super::liveness::{DeathProof, LivenessFiles, LivenessId, LivenessRef, leftovers};
-use super::record::{Header, Record};
+use super::record::{DeadHolder, Header, Record};
 use super::room::{self, ChangeResult, Room, RoomState};
 use super::sweep::sweep;
 use super::unit::is_private_to_unit;
@@ -19,14 +19,16 @@ use crate::names::diagnostic::Diagnostic;
 use crate::names::fence::Fence;
 use crate::names::holder::Holder;
 use crate::names::lock_name::{KEY_BYTES_MAX, LockName};
+use crate::names::mode::Mode;
 use crate::names::owner::{OwnerRecord, OwnerToken};
 use crate::names::promise::{Promise, PromiseTopic, Verdict, of_any_store, suite};
 use crate::names::text::quoted;
 use crate::runtime::time::{self, Deadline, Moment};
 use crate::store::embedded::lmdb::{Access, Environment, LIMIT, Reader, Turn, TxnEnd, Writer};
+use crate::store::lock_holds::grant_of;
 use crate::store::{
-    Acquired, Attempt, Grant, GrantRecord, HistoryStore, Inspection, LatchStore, ListCursor, ListedLock,
-    LivenessStore, LockPage, LockQuery, LockStore, Released,
+    Acquired, Attempt, HistoryStore, Inspection, IntentId, LatchStore, ListCursor, ListedLock, LivenessStore,
+    LockPage, LockQuery, LockStore, ModeStore, Released,
 };
 
 /// Number of records that the sweep checks with each grant and each new latch. With only one, records of locks that
@@ -201,7 +203,7 @@ impl EmbeddedStore {
     }
 
     /// Decodes `bytes`, the record of `name`. A record that cannot be decoded is an error, and never a free lock.
-    fn record(&self, name: &LockName, bytes: Option<&[u8]>) -> Result<Option<Record>> {
+    pub(super) fn record(&self, name: &LockName, bytes: Option<&[u8]>) -> Result<Option<Record>> {
         bytes
             .map(|bytes| {
                 Record::decode(bytes).ok_or_else(|| self.unreadable(format!("lock {}", quoted(name.key()))))
@@ -244,22 +246,24 @@ impl EmbeddedStore {
     }
 
     /// Returns the record of `name` while its lease lasts and its process may live.
-    fn held(&self, name: &LockName, by: Deadline) -> Result<Option<Record>> {
+    pub(super) fn held(&self, name: &LockName, by: Deadline) -> Result<Option<Record>> {
         let record = self.live(name, by)?;
         Ok(record.filter(|record| self.death_of(record).is_none()))
     }
 
     /// Returns the proof that the process of this record has died.
-    fn death_of(&self, record: &Record) -> Option<DeathProof> {
+    pub(super) fn death_of(&self, record: &Record) -> Option<DeathProof> {
         record.mark.as_ref()?.prove_death(&self.generation)
     }
 
-    /// See [`LockStore::acquire`] and [`LivenessStore::acquire_until_death`].
-    fn acquire_lock(
+    /// See [`LockStore::acquire`], [`LivenessStore::acquire_until_death`] and [`ModeStore::acquire_mode`]. Reads only the
+    /// record of the lock, which says whether anybody holds it in any mode.
+    pub(super) fn acquire_lock(
         &self,
         attempt: Attempt<'_>,
         until_death: bool,
         fences: u64,
+        intent: Option<IntentId>,
         doubtful: &mut Vec<OwnerRecord>,
     ) -> Result<Acquired> {
         let name = attempt.name;
@@ -272,7 +276,6 @@ impl EmbeddedStore {
         };
         let mark = if until_death { Some(self.mark(attempt.by)?) } else { None };
         let owner = OwnerToken::draw()?;
-        let owner_record = OwnerRecord::from_bytes(owner.as_bytes().as_slice());
         let grant = |writer: &mut Writer<'_>, found: Option<Record>| -> ChangeResult<_> {
             // Read the clock here, after the wait for other writers, which must not shorten the lease. Nothing has
             // taken effect yet.
@@ -293,36 +296,50 @@ impl EmbeddedStore {
                 ttl: attempt.ttl,
                 identity: attempt.identity.clone(),
                 mark,
+                base: None,
             };
             writer.put(name.key().as_bytes(), &record.encode())?;
-            let (owner_record, fence) = (owner_record.clone(), Some(Fence(last.0 - (fences - 1))));
-            let grant = Grant { owner_record, fence, epoch: None, fences, since, may_reappear: false };
+            if let Some(intent) = intent {
+                self.end_intent(writer, name, Some(record), intent)?;
+            }
+            let grant = grant_of(&owner, Mode::Exclusive, last.0, fences, since);
             Ok(TxnEnd::Commit(Some(Acquired::Granted(grant))))
         };
-        let mut tries = 1;
-        let answer = loop {
-            match self.change(Room::Grant, name, attempt.by, grant) {
-                Ok(None) if tries < FENCE_TRIES => tries += 1,
-                Ok(None) => {
-                    let what = "other processes use up all fences that are reserved".to_owned();
-                    break Err(Error::RetriesExhausted { store: self.store.clone(), what, source: None });
-                }
-                Ok(Some(acquired)) => break Ok(acquired),
-                Err(error) => break Err(error),
-            }
-            if let Err(error) = self.reserve_further_fences(fences, attempt.by) {
-                break Err(error);
-            }
-        };
+        let answer =
+            self.with_fences(fences, attempt.by, || self.change(Room::Grant, name, attempt.by, grant));
         if answer.as_ref().is_err_and(Error::is_in_doubt) {
-            doubtful.push(owner_record);
+            doubtful.push(OwnerRecord::from_bytes(owner.as_bytes().as_slice()));
         }
-        if let (Some((record, proof)), Ok(Acquired::Granted(_))) = (dead, &answer) {
-            log::info!("lock {name}: the process of its holder, {}, has died", record.identity);
-            // Only a short search: a process that has died may have held many locks.
-            self.delete_if_unnamed(vec![proof], SEARCHED_AT_ONCE, attempt.by);
+        if let (Some(dead), Ok(Acquired::Granted(_))) = (dead, &answer) {
+            self.bury(name, dead, attempt.by);
         }
         answer
+    }
+
+    /// Repeats a change until there were enough reserved fences for it.
+    pub(super) fn with_fences<T>(
+        &self,
+        fences: u64,
+        by: Deadline,
+        mut change: impl FnMut() -> Result<Option<T>>,
+    ) -> Result<T> {
+        for _ in 1..FENCE_TRIES {
+            if let Some(answer) = change()? {
+                return Ok(answer);
+            }
+            self.reserve_further_fences(fences, by)?;
+        }
+        change()?.ok_or_else(|| {
+            let what = "other processes use up all fences that are reserved".to_owned();
+            Error::RetriesExhausted { store: self.store.clone(), what, source: None }
+        })
+    }
+
+    /// Deletes the liveness file of a process that has died, after one of its locks was taken over.
+    pub(super) fn bury(&self, name: &LockName, (record, proof): DeadHolder, by: Deadline) {
+        log::info!("lock {name}: the process of its holder, {}, has died", record.identity);
+        // Only a short search: a process that has died may have held many locks.
+        self.delete_if_unnamed(vec![proof], SEARCHED_AT_ONCE, by);
     }
 
     /// Returns the mark of a lease that dies with this process.
@@ -385,7 +402,7 @@ impl EmbeddedStore {
     }
 
     /// Runs `change` on the record of `name` as one transaction. It may run twice, see [`write`](EmbeddedStore::write).
-    fn change<T>(
+    pub(super) fn change<T>(
         &self,
         room: Room,
         name: &LockName,
@@ -417,7 +434,12 @@ impl EmbeddedStore {
     }
 
     /// Returns the last of the next fences and runs the sweep for this grant. Returns `None` if too few are reserved.
-    fn next_fence(&self, writer: &mut Writer<'_>, fences: u64, now: Moment) -> ChangeResult<Option<Fence>> {
+    pub(super) fn next_fence(
+        &self,
+        writer: &mut Writer<'_>,
+        fences: u64,
+        now: Moment,
+    ) -> ChangeResult<Option<Fence>> {
         let mut header = self.header(writer.get(Header::KEY)?)?;
         if header.limit.saturating_sub(header.fence) < fences {
             return Ok(None);
@@ -488,7 +510,7 @@ impl LockStore for EmbeddedStore {
 
     /// A refused attempt only reads and needs no write lock. This matters if many processes wait.
     fn acquire(&self, attempt: Attempt<'_>, doubtful: &mut Vec<OwnerRecord>) -> Result<Acquired> {
-        self.acquire_lock(attempt, false, 1, doubtful)
+        self.acquire_lock(attempt, false, 1, None, doubtful)
     }
 
     fn reserves_fences(&self) -> bool {
@@ -501,7 +523,7 @@ impl LockStore for EmbeddedStore {
         fences: u64,
         doubtful: &mut Vec<OwnerRecord>,
     ) -> Result<Acquired> {
-        self.acquire_lock(attempt, false, fences, doubtful)
+        self.acquire_lock(attempt, false, fences, None, doubtful)
     }
 
     fn renew(
@@ -513,6 +535,9 @@ impl LockStore for EmbeddedStore {
     ) -> Result<Option<OwnerRecord>> {
         self.change(Room::Held, name, by, |writer, found| {
             let now = Moment::now();
+            if found.as_ref().is_some_and(|record| record.is_live_base(now)) {
+                return self.renew_beside(writer, name, found, owner_record, ttl);
+            }
             let Some(mut record) =
                 found.filter(|record| record.is_live(now) && record.is_owner(owner_record))
             else {
@@ -527,8 +552,12 @@ impl LockStore for EmbeddedStore {
 
     fn release(&self, name: &LockName, owner_record: &OwnerRecord, by: Deadline) -> Result<Released> {
         self.change(Room::Held, name, by, |writer, found| {
+            let now = Moment::now();
+            if found.as_ref().is_some_and(|record| record.is_live_base(now)) {
+                return self.release_beside(writer, name, found, owner_record);
+            }
             let Some(record) = found else { return Ok(TxnEnd::Abandon(Released::NotOurs)) };
-            let live = record.is_live(Moment::now());
+            let live = record.is_live(now);
             if live && !record.is_owner(owner_record) {
                 return Ok(TxnEnd::Abandon(Released::NotOurs));
             }
@@ -543,15 +572,7 @@ impl LockStore for EmbeddedStore {
 
     /// The fence of a free lock is not known, because a free lock has no record.
     fn inspect(&self, name: &LockName, by: Deadline) -> Result<Inspection> {
-        let record = self.held(name, by)?;
-        Ok(Inspection {
-            fence: record.as_ref().map(|record| record.fence),
-            grant: record
-                .as_ref()
-                .map(|record| GrantRecord::Ours(OwnerRecord::from_bytes(record.owner.as_bytes().as_slice()))),
-            holder: record.map(|record| record.holder()),
-            layout: None,
-        })
+        self.inspect_records(name, by)
     }
 
     /// Free locks have no record. One read transaction for each page. The cursor is the last key that was read.
@@ -638,6 +659,10 @@ impl LockStore for EmbeddedStore {
         Some(&self.generation)
     }
 
+    fn modes(&self) -> Option<&dyn ModeStore> {
+        Some(self)
+    }
+
     fn liveness(&self) -> Option<&dyn LivenessStore> {
         Some(self)
     }
@@ -649,12 +674,17 @@ impl LockStore for EmbeddedStore {
 
 impl LivenessStore for EmbeddedStore {
     fn acquire_until_death(&self, attempt: Attempt<'_>, doubtful: &mut Vec<OwnerRecord>) -> Result<Acquired> {
-        self.acquire_lock(attempt, true, 1, doubtful)
+        self.acquire_lock(attempt, true, 1, None, doubtful)
     }
 
     fn outlive_process(&self, name: &LockName, owner_record: &OwnerRecord, by: Deadline) -> Result<bool> {
         self.change(Room::Held, name, by, |writer, found| {
-            let ours = found.filter(|record| record.is_live(Moment::now()));
+            let now = Moment::now();
+            if found.as_ref().is_some_and(|record| record.is_live_base(now)) {
+                // No hold beside a base has a mark.
+                return Ok(TxnEnd::Abandon(self.is_beside(writer, name, found, owner_record)?));
+            }
+            let ours = found.filter(|record| record.is_live(now));
             let Some(mut record) = ours.filter(|record| record.is_owner(owner_record)) else {
                 return Ok(TxnEnd::Abandon(false));
             };
@@ -690,6 +720,7 @@ mod tests {
     use super::*;
     use crate::names::holder::Identity;
     use crate::names::lock_name::{Level, NamePolicy};
+    use crate::store::{Grant, ModeTerms};
     use crate::testing::fork::{alone, in_abandoned_child, in_forked_child};
     use crate::testing::patience::{LONG, until};
 
@@ -754,6 +785,25 @@ mod tests {
             assert!(late.unwrap().join().unwrap().is_none(), "another holder's record was replaced");
         });
         assert_eq!(store.live(&name(), soon()).unwrap(), Some(next));
+    }
+
+    #[test]
+    fn a_reader_too_gets_the_lock_of_a_dead_holder_at_once() {
+        if !alone() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        dead_holder(dir.path());
+        let store = EmbeddedStore::open(dir.path()).unwrap();
+        let last = store.live(&name(), soon()).unwrap().unwrap().fence;
+        assert_eq!(store.blocker(&name(), Mode::Shared, soon()).unwrap(), None);
+        let (name, identity) = (name(), Identity::this_process("").unwrap());
+        let attempt = Attempt { name: &name, ttl: TTL, identity: &identity, by: soon() };
+        let acquired = store.acquire_mode(attempt, ModeTerms::new(Mode::Shared), &mut Vec::new()).unwrap();
+        let Acquired::Granted(grant) = acquired else { panic!("held by a process that has died") };
+        assert!(grant.epoch.unwrap().0 > last.0);
+        assert!(store.outlive_process(&name, &grant.owner_record, soon()).unwrap(), "it has no mark");
+        assert!(super::tests::attempt(&store).is_none(), "acquired beside a reader");
     }
 
     /// A range lasts for years, unless grants reserve many fences each.

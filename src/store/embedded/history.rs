@@ -88,7 +88,7 @@ impl HistoryStore for EmbeddedStore {
 
 /// What the keys of these entries begin with. No client id is empty, so no key of a latch's notes begins with two NULs, and
 /// no name of a lock with one.
-fn keys_of(of: HistoryOf<'_>) -> Vec<u8> {
+pub(super) fn keys_of(of: HistoryOf<'_>) -> Vec<u8> {
     let zeros: &[u8] = match of {
         HistoryOf::Lock(_) => b"\0\0",
         HistoryOf::Grant(..) => b"\0\0\0",

@@ -3,17 +3,20 @@
 //!
 //! One write transaction acquires, renews or frees a lock, creates a latch or changes its count. Reads use LMDB's
 //! snapshots and do not wait for writers. A free lock has no record: its record is deleted when it is freed, and
-//! all locks share one fence counter.
+//! all locks share one fence counter. A lock that is held in another mode than exclusive has two records.
 
 mod data_dir;
 mod default_dir;
 mod embedded_store;
 mod history;
+mod hold_codec;
 mod latch_codec;
 mod latches;
 mod listener_codec;
 mod liveness;
 mod lmdb;
+mod lock_records;
+mod modes;
 mod record;
 mod room;
 mod scheme;

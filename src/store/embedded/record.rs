@@ -5,23 +5,31 @@
 //! |---|---|
 //! | lock | version `1`, owner token (16), fence, ends, since, ttl (8 each), holder (see `Identity`), mark |
 //! | mark of a lease that dies with its process | `1`, the liveness file's id (16), device and inode (8 each) |
+//! | mark of a base | `2`, the code of the mode in which its holder holds the lock |
 //! | no mark | nothing |
 //! | header | version `1`, fence, limit (8 each), sweep key (the rest) |
 //!
 //! Versions of this library without marks ignore what is after the holder. To them a marked lease ends with its TTL. If
 //! they write the record again, it has no mark, and to all versions the lease ends with its TTL. So a mark needs no new
 //! version. A later version may append to a mark, or use another first byte: this version then sees no mark.
+//!
+//! **A base** is the record of a lock that is held in another mode than exclusive. It describes the hold that ends last, and
+//! its owner token is that of nobody: see `hold_codec`. Versions without modes see no mark, so to them it is an exclusive
+//! hold of somebody else. They write a record again only if they own it, and nobody owns a base. So a base never loses its
+//! mark. They may delete it: when it has expired, and when they break the lock.
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use super::liveness::LivenessRef;
+use super::liveness::{DeathProof, LivenessRef};
 use crate::names::fence::Fence;
 use crate::names::holder::{Holder, Identity};
+use crate::names::mode::Mode;
 use crate::names::owner::{OwnerRecord, OwnerToken};
 use crate::runtime::time::{Deadline, Moment};
 
 const VERSION: u8 = 1;
 const MARKED: u8 = 1;
+const BASE: u8 = 2;
 
 /// A held lock. It is valid until [`ends`](Record::ends).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +44,12 @@ pub(super) struct Record {
     pub(super) identity: Identity,
     /// Set if the lease dies with its process.
     pub(super) mark: Option<LivenessRef>,
+    /// Set if the record is a base: the code of the mode of the hold that it describes.
+    pub(super) base: Option<u8>,
 }
+
+/// A holder whose process has died, and the proof.
+pub(super) type DeadHolder = (Record, DeathProof);
 
 /// The state of the whole store.
 #[derive(Debug, PartialEq, Eq)]
@@ -75,6 +88,11 @@ impl Record {
         now < self.ends
     }
 
+    /// Whether the lock is held, and not exclusively.
+    pub(super) fn is_live_base(&self, now: Moment) -> bool {
+        self.base.is_some() && self.is_live(now)
+    }
+
     pub(super) fn is_owner(&self, owner_record: &OwnerRecord) -> bool {
         self.owner.as_bytes() == owner_record.as_bytes()
     }
@@ -82,7 +100,9 @@ impl Record {
     pub(super) fn holder(&self) -> Holder {
         let remaining = Deadline::at(self.ends).remaining();
         let since = UNIX_EPOCH.checked_add(Duration::from_millis(self.since_ms));
-        Holder::new(Some(self.identity.clone()), Some(remaining), since)
+        // A mode of a later version looks like the one that excludes everybody.
+        let mode = self.base.and_then(Mode::from_code).unwrap_or(Mode::Exclusive);
+        Holder::new(Some(self.identity.clone()), Some(remaining), since).with_mode(mode)
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -99,6 +119,8 @@ impl Record {
             out.extend_from_slice(id);
             out.extend_from_slice(&device.to_be_bytes());
             out.extend_from_slice(&inode.to_be_bytes());
+        } else if let Some(mode) = self.base {
+            out.extend_from_slice(&[BASE, mode]);
         }
         out
     }
@@ -111,9 +133,10 @@ impl Record {
         let (since_ms, rest) = number(rest)?;
         let (ttl, rest) = number(rest)?;
         let (identity, rest) = Identity::split(rest)?;
-        let mark = match rest.strip_prefix(&[MARKED]) {
-            Some(rest) => Some(mark(rest)?),
-            None => None,
+        let (mark, base) = match rest.split_first() {
+            Some((&MARKED, rest)) => (Some(mark(rest)?), None),
+            Some((&BASE, rest)) => (None, Some(*rest.first()?)),
+            _ => (None, None),
         };
         Some(Record {
             owner: OwnerToken::from_bytes(*owner),
@@ -123,6 +146,7 @@ impl Record {
             ttl: Duration::from_nanos(ttl),
             identity,
             mark,
+            base,
         })
     }
 }
@@ -158,6 +182,7 @@ mod tests {
                 notices: None,
             },
             mark: None,
+            base: None,
         }
     }
 
@@ -200,8 +225,23 @@ mod tests {
         later.push(7);
         assert_eq!(Record::decode(&later), Some(marked()), "later versions may append");
         let mut later = bytes;
-        later[unmarked] = 2;
+        later[unmarked] = 3;
         assert_eq!(Record::decode(&later), Some(sample()));
+    }
+
+    /// What versions without modes read of a base is what they read of an exclusive hold.
+    #[test]
+    fn a_base_is_a_held_lock_with_two_bytes_behind_it() {
+        let base = Record { base: Some(1), ..sample() };
+        let bytes = base.encode();
+        assert_eq!(hex(&bytes), format!("{FROM_BEFORE_MARKS}0201"));
+        assert_eq!(Record::decode(&bytes), Some(base.clone()));
+        assert_eq!(base.holder().mode, Mode::Shared);
+        assert_eq!(Record::decode(&[&bytes[..], &[7]].concat()), Some(base), "later versions may append");
+        assert_eq!(Record::decode(&bytes[..bytes.len() - 1]), None, "cut");
+        let later = Record { base: Some(200), ..sample() };
+        assert_eq!(Record::decode(&later.encode()), Some(later.clone()));
+        assert_eq!(later.holder().mode, Mode::Exclusive, "a mode that is not known excludes everybody");
     }
 
     #[test]

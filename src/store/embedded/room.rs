@@ -4,8 +4,8 @@
 //! |---|---|
 //! | 60 % | entries of histories |
 //! | 75 % | new latches, and notes of those who wait for one |
-//! | 90 % | grants of locks |
-//! | all of it | renewals, releases, count-downs of latches that exist, marks of leases, records of breaks |
+//! | 90 % | grants of locks, and intents of those who wait for one |
+//! | all of it | renewals, releases, changes of modes, count-downs of latches that exist, marks of leases, records of breaks |
 //!
 //! A change that finds too little room deletes expired records in transactions of their own, and tries once more. If it did
 //! both in one transaction, a full file would undo the deletions too, and stay full for good.
@@ -287,6 +287,7 @@ mod tests {
             ttl: TTL,
             identity: Identity::this_process("").unwrap(),
             mark: None,
+            base: None,
         };
         // The last transaction has found no free page.
         while store.environment.size() <= SMALL {
