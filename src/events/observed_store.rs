@@ -21,9 +21,9 @@ use crate::names::owner::OwnerRecord;
 use crate::names::promise::Promise;
 use crate::runtime::time::{Deadline, Moment};
 use crate::store::{
-    Acquired, Attempt, Conversion, Converted, HistoryOf, HistoryStore, Hold, Inspection, Intent, IntentId,
-    LatchNote, LatchStore, ListCursor, LivenessStore, LockPage, LockQuery, LockStore, ModeStore, ModeTerms,
-    NewLatch, OnRenewed, Released, Renewal, Roster, Step, Stepped, StoreCounters, locks_only,
+    Acquired, Attempt, Conversion, Converted, HistoryOf, HistoryStore, Inspection, Intent, IntentId,
+    LatchNote, LatchStore, ListCursor, LivenessStore, LockHold, LockPage, LockQuery, LockStore, ModeStore,
+    ModeTerms, NewLatch, OnRenewed, Released, Renewal, Roster, Step, Stepped, StoreCounters, locks_only,
 };
 
 pub(crate) struct ObservedStore {
@@ -409,7 +409,7 @@ impl ModeStore for ObservedStore {
         self.call(StoreCall::Blocker, Some(name), |store| modes_of(store)?.blocker(name, mode, by))
     }
 
-    fn holds(&self, name: &LockName, by: Deadline) -> Result<Vec<Hold>> {
+    fn holds(&self, name: &LockName, by: Deadline) -> Result<Vec<LockHold>> {
         self.call(StoreCall::Holds, Some(name), |store| modes_of(store)?.holds(name, by))
     }
 

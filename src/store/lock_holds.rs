@@ -14,8 +14,8 @@
 
 use std::time::SystemTime;
 
-use super::lock_store::{Attempt, Grant, GrantRecord};
-use super::mode_store::{Conversion, Hold, INTENT_MAX, Intent, IntentId, ModeTerms, TURN_MAX};
+use super::grant::{Attempt, Grant, GrantRecord};
+use super::mode_store::{Conversion, INTENT_MAX, Intent, IntentId, LockHold, ModeTerms, TURN_MAX};
 use crate::names::fence::{Epoch, Fence};
 use crate::names::holder::{Holder, Identity};
 use crate::names::mode::Mode;
@@ -97,9 +97,9 @@ impl HoldRecord {
         self.owner.as_bytes() == owner_record.as_bytes()
     }
 
-    pub(super) fn hold(&self) -> Hold {
+    pub(super) fn hold(&self) -> LockHold {
         let (holder, grant) = (self.holder(), GrantRecord::Ours(self.owner_record()));
-        Hold { holder, epoch: Some(Epoch(self.number)), grant }
+        LockHold { holder, epoch: Some(Epoch(self.number)), grant }
     }
 
     pub(super) fn owner_record(&self) -> OwnerRecord {

@@ -15,8 +15,8 @@ use super::mode_store::check_conversion;
 use super::scheme::Scheme;
 use super::store_uri::StoreUri;
 use super::{
-    Acquired, Attempt, Conversion, Converted, GrantRecord, HISTORY_MAX, HistoryOf, HistoryStore, Hold,
-    Inspection, Intent, IntentId, LatchNote, LatchStore, ListCursor, ListedLock, LockPage, LockQuery,
+    Acquired, Attempt, Conversion, Converted, GrantRecord, HISTORY_MAX, HistoryOf, HistoryStore, Inspection,
+    Intent, IntentId, LatchNote, LatchStore, ListCursor, ListedLock, LockHold, LockPage, LockQuery,
     LockStore, ModeStore, ModeTerms, NewLatch, Released, Roster, Step, Stepped,
 };
 use crate::error::{Error, Result};
@@ -321,7 +321,7 @@ impl ModeStore for MemoryStore {
         Ok(state.live(name).and_then(|holds| holds.blocker(&ModeTerms::new(mode))))
     }
 
-    fn holds(&self, name: &LockName, _by: Deadline) -> Result<Vec<Hold>> {
+    fn holds(&self, name: &LockName, _by: Deadline) -> Result<Vec<LockHold>> {
         let mut state = self.state.lock();
         let holds = state.live(name).map_or(&[][..], |holds| holds.holds());
         Ok(holds.iter().map(HoldRecord::hold).collect())

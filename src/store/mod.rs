@@ -20,6 +20,7 @@ mod deadline_socket;
 mod embedded;
 #[cfg(any(feature = "aerospike", feature = "hbase"))]
 mod first_contact;
+mod grant;
 #[cfg(feature = "hbase")]
 pub(crate) mod hbase;
 mod history_store;
@@ -61,6 +62,7 @@ pub use crate::settings::store_option::StoreOption;
 pub use counters::{LiveCounters, StoreCounters};
 #[cfg(feature = "embedded")]
 pub use embedded::EmbeddedStore;
+pub use grant::{Acquired, Attempt, Grant, GrantRecord};
 #[cfg(feature = "hbase")]
 pub use hbase::HbaseStore;
 #[cfg(all(feature = "hbase", fuzzing))]
@@ -77,12 +79,10 @@ pub use latch_store::{
 };
 pub use lock_list::{ListCursor, ListedLock, LockPage, LockQuery};
 pub(crate) use lock_store::locks_only;
-pub use lock_store::{
-    Acquired, Attempt, Grant, GrantRecord, Inspection, LivenessStore, LockStore, OnRenewed, Released, Renewal,
-};
+pub use lock_store::{Inspection, LivenessStore, LockStore, OnRenewed, Released, Renewal};
 pub use memory::MemoryStore;
 pub use mode_store::{
-    Conversion, Converted, Hold, INTENT_MAX, Intent, IntentId, ModeStore, ModeTerms, TURN_MAX,
+    Conversion, Converted, INTENT_MAX, Intent, IntentId, LockHold, ModeStore, ModeTerms, TURN_MAX,
 };
 pub use scheme::{Scheme, register_scheme};
 pub use store_uri::StoreUri;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::lock_store::{Acquired, Attempt, Grant, GrantRecord};
+use super::grant::{Acquired, Attempt, Grant, GrantRecord};
 use crate::error::{Error, Result};
 use crate::names::fence::{Epoch, Fence};
 use crate::names::holder::{Holder, Identity};
@@ -69,7 +69,7 @@ pub trait ModeStore: Send + Sync {
     fn blocker(&self, name: &LockName, mode: Mode, by: Deadline) -> Result<Option<Holder>>;
 
     /// Returns all holds of the lock, for people and for breaking one of them.
-    fn holds(&self, name: &LockName, by: Deadline) -> Result<Vec<Hold>>;
+    fn holds(&self, name: &LockName, by: Deadline) -> Result<Vec<LockHold>>;
 
     /// Announces that the process waits for the lock exclusively: until the intent ends, nobody gets the lock in another mode,
     /// see [`ModeTerms`] for the exceptions. Announcing it again lets it last longer. It is no hold, does not depend on who
@@ -134,7 +134,7 @@ pub enum Converted {
 
 /// One hold of a lock, as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Hold {
+pub struct LockHold {
     /// Who holds it, and in which mode.
     pub holder: Holder,
     /// Its number: of an exclusive hold the last of its fences.
@@ -143,7 +143,7 @@ pub struct Hold {
     pub grant: GrantRecord,
 }
 
-impl Hold {
+impl LockHold {
     /// Returns the last fence of an exclusive hold.
     pub fn fence(&self) -> Option<Fence> {
         self.epoch.filter(|_| self.holder.mode == Mode::Exclusive).map(|epoch| Fence(epoch.0))

@@ -5,8 +5,8 @@ use std::fmt;
 use std::time::Duration;
 
 use dlm::store::{
-    Acquired, Attempt, Conversion, Converted, HistoryStore, Hold, Inspection, Intent, IntentId, LockStore,
-    MemoryStore, Mode, ModeStore, ModeTerms, OwnerRecord, Released,
+    Acquired, Attempt, Conversion, Converted, HistoryStore, Inspection, Intent, IntentId, LockHold,
+    LockStore, MemoryStore, Mode, ModeStore, ModeTerms, OwnerRecord, Released,
 };
 use dlm::{Deadline, Error, Holder, LockName, Moment, Result};
 use parking_lot::Mutex;
@@ -216,7 +216,7 @@ impl ModeStore for Scripted {
         self.memory.blocker(name, mode, by)
     }
 
-    fn holds(&self, name: &LockName, by: Deadline) -> Result<Vec<Hold>> {
+    fn holds(&self, name: &LockName, by: Deadline) -> Result<Vec<LockHold>> {
         self.memory.holds(name, by)
     }
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlm::store::{
-    Acquired, Attempt, Conversion, Converted, HistoryStore, Hold, Inspection, Intent, IntentId,
-    LatchListener, LatchNote, LatchStore, ListCursor, LockPage, LockQuery, LockStore, Mode, ModeStore,
-    ModeTerms, NewLatch, OwnerRecord, Promise, Released, Roster, Step, Stepped, StoreCounters,
+    Acquired, Attempt, Conversion, Converted, HistoryStore, Inspection, Intent, IntentId, LatchListener,
+    LatchNote, LatchStore, ListCursor, LockHold, LockPage, LockQuery, LockStore, Mode, ModeStore, ModeTerms,
+    NewLatch, OwnerRecord, Promise, Released, Roster, Step, Stepped, StoreCounters,
 };
 use dlm::{Deadline, Diagnostic, Holder, LatchName, Level, LockName, Moment, Result};
 use parking_lot::Mutex;
@@ -264,7 +264,7 @@ impl ModeStore for Spy {
         self.pass_modes(Call::Blocker, |store| store.blocker(name, mode, by))
     }
 
-    fn holds(&self, name: &LockName, by: Deadline) -> Result<Vec<Hold>> {
+    fn holds(&self, name: &LockName, by: Deadline) -> Result<Vec<LockHold>> {
         self.pass_modes(Call::Holds, |store| store.holds(name, by))
     }
 

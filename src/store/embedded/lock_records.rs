@@ -18,7 +18,7 @@ use crate::names::lock_name::LockName;
 use crate::names::mode::Mode;
 use crate::names::owner::{OwnerRecord, OwnerToken};
 use crate::runtime::time::Moment;
-use crate::store::Hold;
+use crate::store::LockHold;
 use crate::store::embedded::lmdb::Writer;
 use crate::store::lock_holds::{HoldRecord, LockHolds};
 
@@ -74,10 +74,10 @@ impl LockRecords {
     }
 
     /// Describes a hold. That of a mode which is not known has no number, because it may be no fence.
-    pub(super) fn describe(&self, hold: &HoldRecord) -> Hold {
+    pub(super) fn describe(&self, hold: &HoldRecord) -> LockHold {
         let described = hold.hold();
         let epoch = described.epoch.filter(|_| !self.is_unknown(hold));
-        Hold { epoch, ..described }
+        LockHold { epoch, ..described }
     }
 
     /// Writes both records, so that they mean these holds.

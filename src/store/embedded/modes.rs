@@ -25,7 +25,7 @@ use crate::store::embedded::lmdb::{Reader, TxnEnd, Writer};
 use crate::store::lock_holds::{HoldChange, NewHold, grant_of};
 use crate::store::mode_store::check_conversion;
 use crate::store::{
-    Acquired, Attempt, Conversion, Converted, GrantRecord, Hold, Inspection, Intent, IntentId, ModeStore,
+    Acquired, Attempt, Conversion, Converted, GrantRecord, Inspection, Intent, IntentId, LockHold, ModeStore,
     ModeTerms, Released,
 };
 
@@ -253,7 +253,7 @@ impl ModeStore for EmbeddedStore {
         Ok(records.holds.blocker(&ModeTerms::new(mode)))
     }
 
-    fn holds(&self, name: &LockName, by: Deadline) -> Result<Vec<Hold>> {
+    fn holds(&self, name: &LockName, by: Deadline) -> Result<Vec<LockHold>> {
         let (records, _) = self.snapshot(name, by)?;
         Ok(records.holds.holds().iter().map(|hold| records.describe(hold)).collect())
     }

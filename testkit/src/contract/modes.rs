@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use dlm::store::{
-    Acquired, Attempt, Conversion, Converted, Grant, GrantRecord, Hold, Identity, LatchName, ListCursor,
+    Acquired, Attempt, Conversion, Converted, Grant, GrantRecord, Identity, LatchName, ListCursor, LockHold,
     LockName, LockQuery, LockStore, Mode, ModeStore, ModeTerms, NewLatch, OwnerRecord, Released, Renewal,
 };
 use dlm::{Code, Deadline, Holder, Level, Moment, NamePolicy};
@@ -172,7 +172,7 @@ pub(super) fn number(grant: &Grant) -> u64 {
     fence.or(grant.epoch.map(|epoch| epoch.0)).expect("each grant has a number")
 }
 
-pub(super) fn holds(store: &dyn LockStore, name: &LockName) -> Vec<Hold> {
+pub(super) fn holds(store: &dyn LockStore, name: &LockName) -> Vec<LockHold> {
     modes(store).holds(name, soon()).unwrap()
 }
 
@@ -740,7 +740,7 @@ pub fn all_holds_are_listed_and_one_is_broken_alone(site: &Site) {
         assert!(hold.epoch.is_none_or(|epoch| epoch.0 == number(&grants[0])), "{hold:?}");
         assert!(hold.fence().is_none() && !hold.holder.is_waiting, "{hold:?}");
     }
-    let record = |hold: &Hold| match &hold.grant {
+    let record = |hold: &LockHold| match &hold.grant {
         GrantRecord::Ours(owner_record) => owner_record.clone(),
         GrantRecord::Stamped(_) => panic!("a record of this library"),
     };

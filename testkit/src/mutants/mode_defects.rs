@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use dlm::store::{
-    Acquired, Attempt, Conversion, Converted, Epoch, Grant, GrantRecord, Hold, INTENT_MAX, Identity, Intent,
-    IntentId, Mode, ModeStore, ModeTerms, OwnerRecord, OwnerToken, Released, TURN_MAX,
+    Acquired, Attempt, Conversion, Converted, Epoch, Grant, GrantRecord, INTENT_MAX, Identity, Intent,
+    IntentId, LockHold, Mode, ModeStore, ModeTerms, OwnerRecord, OwnerToken, Released, TURN_MAX,
 };
 use dlm::{Deadline, Fence, Holder, LockName, Moment, Result};
 use parking_lot::Mutex;
@@ -184,7 +184,7 @@ impl OneLock {
     }
 }
 
-fn record(hold: &Hold) -> Option<OwnerRecord> {
+fn record(hold: &LockHold) -> Option<OwnerRecord> {
     match &hold.grant {
         GrantRecord::Ours(owner_record) => Some(owner_record.clone()),
         GrantRecord::Stamped(_) => None,
@@ -304,7 +304,7 @@ impl ModeStore for LockMutant {
         self.mode_store().blocker(name, mode, by)
     }
 
-    fn holds(&self, name: &LockName, by: Deadline) -> Result<Vec<Hold>> {
+    fn holds(&self, name: &LockName, by: Deadline) -> Result<Vec<LockHold>> {
         self.end_shortened(name, by)?;
         self.mode_store().holds(name, by)
     }
