@@ -194,6 +194,11 @@ struct Rows;
 #[doc = include_str!("../docs/fencing.md")]
 struct Fencing;
 
+/// Runs the example of the page on modes.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/modes.md")]
+struct Modes;
+
 /// Compiles the example of fenced records.
 #[cfg(all(doctest, feature = "aerospike"))]
 #[doc = include_str!("../docs/aerospike.md")]

@@ -90,6 +90,23 @@ fn a_lower_fence_writes_nothing_and_an_equal_one_writes() {
 }
 
 #[test]
+fn readers_of_one_epoch_read_the_row_and_one_from_before_a_writer_does_not() {
+    let Some(schema) = accounts() else { return };
+    let mut session = schema.session();
+    let read = |session: &mut Session, epoch: u64| {
+        session.set(&[("id", "1"), ("epoch", &epoch.to_string())]);
+        session.run(sql("read the row"))
+    };
+    for _ in 0..2 {
+        assert_eq!(read(&mut session, 6), ["100"], "two readers after the writer with fence 5");
+    }
+    assert_eq!(read(&mut session, 5), ["100"], "the writer itself, which has stepped down");
+    assert_eq!(holder(&mut session, 7, 70).run(sql("claim the row")), ["100", "UPDATE 1"]);
+    assert_eq!(read(&mut session, 6), [""; 0], "a writer has claimed the row since");
+    assert_eq!(read(&mut session, 8), ["100"]);
+}
+
+#[test]
 fn a_column_that_is_added_lets_the_first_holder_in() {
     let Some(schema) = schema_or_skip() else { return };
     let mut session = schema.session();
