@@ -251,3 +251,144 @@ impl ModeWait {
         self.writer = None;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+    use crate::names::lock_name::{Level, NamePolicy};
+    use crate::store::{LockStore, MemoryStore, ModeTerms};
+    use crate::testing::patience::until;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn name() -> LockName {
+        LockName::new(Level::Xdc, "tests", None, "a", NamePolicy::Strict).unwrap()
+    }
+
+    fn identity() -> Identity {
+        Identity { host: "h".into(), pid: 1, start_ms: 7, purpose: String::new(), notices: None }
+    }
+
+    fn waiting() -> Holder {
+        Holder::new(Some(identity()), None, None).waiting()
+    }
+
+    fn held(mode: Mode) -> Holder {
+        Holder::new(Some(identity()), None, None).with_mode(mode)
+    }
+
+    /// Returns the store, and the intents of two managers.
+    fn stage() -> (Arc<MemoryStore>, [Arc<Intents>; 2]) {
+        let store = Arc::new(MemoryStore::new());
+        let intents = [(); 2].map(|()| {
+            Intents::new(store.clone(), Arc::new(Background::new(2)), identity(), Duration::from_secs(10))
+        });
+        (store, intents)
+    }
+
+    fn is_reserved(store: &MemoryStore) -> bool {
+        let blocker = store.blocker(&name(), Mode::Shared, Deadline::after(LONG)).unwrap();
+        blocker.is_some_and(|blocker| blocker.is_waiting)
+    }
+
+    #[test]
+    fn a_reader_takes_a_turn_after_a_quantum_of_intents_or_after_a_writer() {
+        let retry = Duration::from_millis(2);
+        let mut kept_out = ModeWait::default();
+        assert!(!kept_out.refused(Mode::Shared, &waiting()), "readers announce nothing");
+        assert_eq!(kept_out.turn(Duration::from_secs(60)), None, "not yet");
+        thread::sleep(retry * QUANTUM);
+        assert_eq!(kept_out.turn(retry), Some(retry + retry / 5));
+        assert_eq!(kept_out.turn(Duration::from_secs(60)), None, "ten of its own intervals");
+
+        let mut behind = ModeWait::default();
+        behind.refused(Mode::Update, &held(Mode::Update));
+        assert_eq!(behind.turn(retry), None, "an updater is no writer");
+        behind.refused(Mode::Update, &held(Mode::Exclusive));
+        assert_eq!(behind.turn(Duration::from_secs(60)), Some(TURN_MAX));
+    }
+
+    #[test]
+    fn a_writer_announces_itself_if_readers_are_in_its_way() {
+        let (store, [intents, _]) = stage();
+        let mut wait = ModeWait::default();
+        assert!(!wait.refused(Mode::Exclusive, &held(Mode::Exclusive)), "no readers come in anyway");
+        for mode in [Mode::Shared, Mode::Update] {
+            assert!(wait.refused(Mode::Exclusive, &held(mode)));
+        }
+        wait.announced(intents.announce(&name()));
+        assert!(wait.intent().is_some() && is_reserved(&store));
+        assert!(!wait.refused(Mode::Exclusive, &held(Mode::Shared)), "once is enough");
+        wait.granted();
+        assert_eq!(wait.intent(), None);
+        assert!(is_reserved(&store), "the grant ends it in the store");
+    }
+
+    #[test]
+    fn writers_of_one_process_share_an_intent_which_ends_with_the_last_of_them() {
+        let (store, [ours, theirs]) = stage();
+        let [first, second] = [(); 2].map(|()| ours.announce(&name()).unwrap());
+        assert_eq!(first.id(), second.id());
+        let other = theirs.announce(&name()).unwrap();
+        assert_ne!(first.id(), other.id());
+        drop(other);
+        drop(first);
+        until("that of the other process has ended", || {
+            theirs.shared.state.lock().withdrawn.is_empty() && !theirs.shared.state.lock().has_job
+        });
+        assert!(is_reserved(&store) && second.is_open());
+        drop(second);
+        until("nobody waits", || !is_reserved(&store));
+        until("nothing is looked after", || !ours.shared.state.lock().has_job);
+        assert!(ours.shared.state.lock().open.is_empty());
+    }
+
+    /// It would end by itself, so it must end before that.
+    #[test]
+    fn the_intent_of_a_writer_that_has_gone_ends_at_once() {
+        let (store, [intents, _]) = stage();
+        for _ in 0..10 {
+            let writer = intents.announce(&name()).unwrap();
+            let began = Moment::now();
+            drop(writer);
+            until("it has ended", || !is_reserved(&store));
+            if Moment::now().since(began) < INTENT_MAX - REFRESH {
+                return;
+            }
+        }
+        panic!("it ends only by itself");
+    }
+
+    /// The retry interval of a writer may be longer than an intent lives.
+    #[test]
+    fn an_intent_lasts_as_long_as_its_writer_waits() {
+        let (store, [intents, _]) = stage();
+        let writer = intents.announce(&name()).unwrap();
+        let began = Moment::now();
+        while Moment::now().since(began) < INTENT_MAX + REFRESH {
+            assert!(is_reserved(&store));
+            thread::sleep(Duration::from_millis(20));
+        }
+        drop(writer);
+    }
+
+    /// Another writer of this process must announce itself anew.
+    #[test]
+    fn a_grant_ends_the_intent_of_all_writers_of_the_process() {
+        let (store, [intents, _]) = stage();
+        let [first, second] = [(); 2].map(|()| intents.announce(&name()).unwrap());
+        let identity = identity();
+        let by = Deadline::after(LONG);
+        let attempt = crate::store::Attempt { name: &name(), ttl: LONG, identity: &identity, by };
+        let terms = ModeTerms { intent: Some(first.id()), ..ModeTerms::new(Mode::Exclusive) };
+        store.acquire_mode(attempt, terms, &mut Vec::new()).unwrap();
+        first.granted();
+        assert!(!second.is_open());
+        let again = intents.announce(&name()).unwrap();
+        assert_ne!(again.id(), second.id());
+        drop(second);
+        assert!(again.is_open(), "a stale one ends nothing");
+    }
+}
