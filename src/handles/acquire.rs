@@ -92,7 +92,7 @@ pub(crate) fn ask(
         };
         if let Some(holder) = blocker {
             terms.note_refusal(session, name, &holder, terms.by);
-            if !holder.is_waiting || !terms.passes_intents(session, name) {
+            if !holder.is_waiting || !terms.passes_intents() {
                 return Ok(Answer::Busy(Some(holder)));
             }
         }
@@ -124,7 +124,13 @@ fn attempt(
     let with_notices = notices.map(|notices| Identity { notices: Some(notices), ..session.identity.clone() });
     let attempt =
         Attempt { name, ttl: asked, identity: with_notices.as_ref().unwrap_or(&session.identity), by };
-    let answer = request(session, terms, attempt, &mut doubtful);
+    let mut answer = request(session, terms, attempt, &mut doubtful);
+    if let Ok(Acquired::Held(holder)) = &answer
+        && holder.is_waiting
+        && terms.begins_turn(holder)
+    {
+        answer = request(session, terms, attempt, &mut doubtful);
+    }
     for record in doubtful {
         let ttl = asked;
         session.leases.free(name.clone(), Leftover { record, ttl, doubt: LockDoubt::MayBeTaken });
@@ -140,6 +146,8 @@ fn attempt(
             let notices = notices.map(|notices| notices.grant);
             let until_death = terms.dies_with_process;
             let terms = LeaseTerms { mode, ttl, asked, ends, until_death, notices };
+            // Readers have not stayed.
+            let stay_ends = stay_ends.filter(|_| mode == Mode::Exclusive);
             granted(session, name, grant, terms, stay_ends)
         }
         Err(error) => Err(error.context(format!("acquiring lock {name}"))),
@@ -171,10 +179,10 @@ fn request(
         (Mode::Exclusive, None, Some(fences)) => session.store.acquire_with_fences(attempt, fences, doubtful),
         (Mode::Exclusive, None, None) => session.store.acquire(attempt, doubtful),
         (mode, ..) => {
-            let modes = session.modes(mode)?;
-            // A process that waits for a lock which it holds itself would wait for the writer that waits for it.
-            let outer = if mode == Mode::Shared { session.leases.member_record(name) } else { None };
-            modes.acquire_mode(attempt, ModeTerms { nested_in: outer.as_ref(), ..wanted }, doubtful)
+            // If the outer lease is over, this one waits like any other.
+            let outer = terms.nested_in.as_ref().and_then(|lock| lock.record().ok());
+            let wanted = ModeTerms { nested_in: outer.as_ref(), ..wanted };
+            session.modes(mode)?.acquire_mode(attempt, wanted, doubtful)
         }
     }
 }
@@ -234,12 +242,19 @@ pub(crate) struct AcquireTerms {
     pub(crate) retry: Duration,
     pub(crate) cancel: Option<CancelToken>,
     speaks_for_all: bool,
+    /// A lease of the same lock within which a reader reads once more.
+    nested_in: Option<Arc<HeldLock>>,
     wait: Mutex<ModeWait>,
 }
 
 impl AcquireTerms {
     /// Checks the options, for a lock whose handle has this mode.
-    pub(crate) fn new(session: &Session, mode: Mode, how: &AcquireOptions) -> Result<AcquireTerms> {
+    pub(crate) fn new(
+        session: &Session,
+        name: &LockName,
+        mode: Mode,
+        how: &AcquireOptions,
+    ) -> Result<AcquireTerms> {
         let settings = &session.settings;
         let ttl = checked_ttl(how.ttl.unwrap_or(settings.ttl))?;
         how.check(ttl)?;
@@ -247,6 +262,7 @@ impl AcquireTerms {
         if mode != Mode::Exclusive {
             session.modes(mode)?;
         }
+        how.check_nested(name, mode)?;
         let dies_with_process = how.dies_with_process || settings.dies_with_process;
         if dies_with_process {
             if mode != Mode::Exclusive {
@@ -268,12 +284,13 @@ impl AcquireTerms {
             retry: settings.retry,
             cancel: how.cancel.clone(),
             speaks_for_all: ttl >= settings.timeout,
-            wait: Mutex::default(),
+            nested_in: how.nested_in.clone(),
+            wait: Mutex::new(ModeWait::since(began)),
         })
     }
 
     /// Remembers what stood in the way. A writer that waits for readers, until `waits`, announces itself.
-    fn note_refusal(&self, session: &Session, name: &LockName, holder: &Holder, waits: Deadline) {
+    pub(crate) fn note_refusal(&self, session: &Session, name: &LockName, holder: &Holder, waits: Deadline) {
         let must_announce = self.wait.lock().refused(self.mode, holder);
         if must_announce && !waits.passed() {
             let writer = session.intents.announce(name);
@@ -281,20 +298,30 @@ impl AcquireTerms {
         }
     }
 
+    /// Remembers the writer that keeps a reader out. Returns whether the reader may pass it now and could not before.
+    fn begins_turn(&self, writer: &Holder) -> bool {
+        let mut wait = self.wait.lock();
+        let had_turn = wait.turn(self.retry).is_some();
+        wait.refused(self.mode, writer);
+        !had_turn && wait.turn(self.retry).is_some()
+    }
+
     /// Whether the store must be asked although a writer waits.
-    fn passes_intents(&self, session: &Session, name: &LockName) -> bool {
-        self.wait.lock().turn(self.retry).is_some()
-            || (self.mode == Mode::Shared && session.leases.member_record(name).is_some())
+    fn passes_intents(&self) -> bool {
+        self.nested_in.is_some() || self.wait.lock().turn(self.retry).is_some()
     }
 
     fn note_grant(&self) {
-        self.wait.lock().granted();
+        // A lease that dies with its process is granted without regard to its intent.
+        if !self.dies_with_process {
+            self.wait.lock().granted();
+        }
     }
 
     /// Ends what the wait has left in the store.
     pub(crate) fn end_wait(&self) {
-        let ended = std::mem::take(&mut *self.wait.lock());
-        drop(ended);
+        let writer = self.wait.lock().end();
+        drop(writer);
     }
 
     /// Applies the terms to a granted lease. If that fails, drop the lease, which releases it.

@@ -1,9 +1,12 @@
 //! The options of an acquisition.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::Result;
-use crate::handles::lease::{check_keep, check_min_hold};
+use crate::error::{Error, Result};
+use crate::handles::lease::{Lease, check_keep, check_min_hold};
+use crate::lease::held_lock::HeldLock;
+use crate::names::lock_name::LockName;
 use crate::names::mode::Mode;
 use crate::runtime::cancel::CancelToken;
 
@@ -13,6 +16,7 @@ use crate::runtime::cancel::CancelToken;
 #[must_use = "pass it to acquire_with or start"]
 pub struct AcquireOptions {
     pub(crate) mode: Option<Mode>,
+    pub(crate) nested_in: Option<Arc<HeldLock>>,
     pub(crate) ttl: Option<Duration>,
     pub(crate) wait: Option<Duration>,
     pub(crate) cancel: Option<CancelToken>,
@@ -32,6 +36,18 @@ impl AcquireOptions {
     /// [`Code::InvalidArgument`](crate::Code::InvalidArgument) if the store keeps exclusive locks only.
     pub fn mode(mut self, mode: Mode) -> AcquireOptions {
         self.mode = Some(mode);
+        self
+    }
+
+    /// Reads once more what the caller reads already with the lease `outer` of the same lock. Writers that wait do not keep it
+    /// out: they wait for `outer`. The caller should release this lease before `outer`. For a shared acquisition.
+    ///
+    /// Without this a reader that needs the lock again waits for its [turn](crate::Lock::shared), for ten retry intervals.
+    ///
+    /// [`Code::InvalidArgument`](crate::Code::InvalidArgument) for another mode, and for a lease of another lock. If `outer` is
+    /// over, the acquisition waits like any other.
+    pub fn nested_in(mut self, outer: &Lease) -> AcquireOptions {
+        self.nested_in = Some(Arc::clone(outer.held()));
         self
     }
 
@@ -88,6 +104,19 @@ impl AcquireOptions {
     pub fn cancel(mut self, token: &CancelToken) -> AcquireOptions {
         self.cancel = Some(token.clone());
         self
+    }
+
+    /// Checks the outer lease of an acquisition of this lock in this mode.
+    pub(crate) fn check_nested(&self, name: &LockName, mode: Mode) -> Result<()> {
+        let Some(outer) = &self.nested_in else { return Ok(()) };
+        if mode != Mode::Shared {
+            return Err(Error::invalid("mode", mode.name(), "SHARED within another lease"));
+        }
+        if outer.name() != name || outer.mode() == Mode::Exclusive {
+            let allowed = format!("a lease of the lock {name} that is not exclusive");
+            return Err(Error::invalid("outer lease, of the lock", outer.name().key(), allowed));
+        }
+        Ok(())
     }
 
     /// `ttl` is the checked TTL of the lease.

@@ -6,7 +6,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(doc)]
+use crate::error::Code;
 use crate::error::{Error, Result};
+use crate::events::sinks::OpenSpans;
 use crate::handles::acquire::unavailable;
 use crate::handles::lease::Lease;
 use crate::lease::held_lock::HeldLock;
@@ -18,8 +21,72 @@ use crate::store::IntentId;
 use crate::wait::intents::ModeWait;
 use crate::wait::local_queues::{Answer, Ended, Terms};
 
+impl Lease {
+    /// Goes on with fewer rights: from exclusive to update or shared, or from update to shared. Nobody gets the lock in between.
+    /// Returns the lease that holds it now, for the TTL of this one; this one is over. Blocks for one call to the store, and
+    /// never waits for other holders.
+    ///
+    /// Others may read as soon as the call has begun. So let no write that the exclusive lease guards be under way then. The
+    /// new lease is kept alive as long as this one was to be. Its channels and descriptors are its own. It does not
+    /// [die with the process](crate::AcquireOptions::dies_with_process). Event sinks learn of a release and an acquisition.
+    ///
+    /// ```
+    /// # let manager = dlm::LockManager::builder().store_uri("memory:?client=docs").open()?;
+    /// use dlm::Mode;
+    /// let lock = manager.lock("prices", dlm::Level::Xdc)?;
+    /// let writing = lock.acquire()?;
+    /// let reading = writing.downgrade(Mode::Shared)?;
+    /// assert!(writing.check().is_err() && reading.check().is_ok());
+    /// let other = lock.shared().try_acquire()?;
+    /// assert!(reading.epoch() == other.epoch() && reading.epoch() > writing.epoch());
+    /// # Ok::<(), dlm::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// * [`Code::LeaseLost`]: the lease is over.
+    /// * [`Code::InDoubt`]: the store did not say in time whether it made the change. The lease is over, and the library
+    ///   releases what is left of it in the background.
+    /// * [`Code::InvalidArgument`]: the lease has this mode already, or another thread changes it.
+    ///   [`Code::UnsupportedConversion`]: the mode has more rights.
+    /// * [`Code::InternalError`]: the new lease cannot be kept alive, because no thread can be started. The lock is released.
+    /// * After any other error the lease is as it was. [`Code::Closed`], [`Code::Forked`].
+    pub fn downgrade(&self, to: Mode) -> Result<Lease> {
+        if to == Mode::Exclusive && self.mode() == Mode::Update {
+            return Err(Error::invalid(
+                "mode",
+                to.name(),
+                "fewer rights than those of the lease; see Lease::upgrade",
+            ));
+        }
+        self.session.usable()?;
+        let change = downgrade(&self.session, &self.lock, to)?;
+        leased(&self.session, change, Duration::ZERO)
+    }
+
+    /// Goes on exclusively, from mode [`Update`](Mode::Update): waits up to `wait` for the readers to leave, before all others
+    /// who wait. No new ones come meanwhile, except that readers that have waited for long take turns. Returns the lease that
+    /// holds the lock now, for the TTL of this one, with a new fence; this one is over. Zero tries once, [`Duration::MAX`] waits
+    /// for ever.
+    ///
+    /// The wait is outside the order of [`acquire_all`](crate::LockManager::acquire_all): a reader that waits for another lock of
+    /// this process makes both wait until one gives up. The lease may end during the wait unless it is
+    /// [kept alive](Lease::keep). The new one is kept alive as long as this one was to be.
+    ///
+    /// # Errors
+    /// * [`Code::LockUnavailable`], with the time waited: readers hold the lock. The lease is as it was.
+    /// * [`Code::UnsupportedConversion`]: the lease is shared. Two of those would wait for each other.
+    /// * [`Code::InvalidArgument`]: the lease is exclusive already.
+    /// * All others of [`downgrade`](Lease::downgrade).
+    pub fn upgrade(&self, wait: Duration) -> Result<Lease> {
+        self.session.usable()?;
+        let began = Moment::now();
+        let change = upgrade(&self.session, &self.lock, wait)?;
+        leased(&self.session, change, Moment::now().since(began))
+    }
+}
+
 /// Asks the store once for fewer rights.
-pub(crate) fn downgrade(session: &Session, lock: &Arc<HeldLock>, to: Mode) -> Result<ModeChange> {
+fn downgrade(session: &Session, lock: &Arc<HeldLock>, to: Mode) -> Result<ModeChange> {
     match ask(session, lock, to, None)? {
         ConvertAnswer::Changed(change) => Ok(change),
         ConvertAnswer::Held(holder) => {
@@ -34,10 +101,10 @@ fn ask(session: &Session, lock: &Arc<HeldLock>, to: Mode, intent: Option<IntentI
 }
 
 /// Asks the store until the readers have left or the wait is over. Blocks this thread.
-pub(crate) fn upgrade(session: &Arc<Session>, lock: &Arc<HeldLock>, wait: Duration) -> Result<ModeChange> {
+fn upgrade(session: &Arc<Session>, lock: &Arc<HeldLock>, wait: Duration) -> Result<ModeChange> {
     let (began, name) = (Moment::now(), lock.name());
     let by = Deadline::at(began.after(wait));
-    let mut waits = ModeWait::default();
+    let mut waits = ModeWait::since(began);
     let terms = Terms {
         by,
         retry: session.settings.retry,
@@ -61,7 +128,7 @@ pub(crate) fn upgrade(session: &Arc<Session>, lock: &Arc<HeldLock>, wait: Durati
             }
         }
     });
-    waits.ended();
+    drop(waits.end());
     let waited = || if wait.is_zero() { Duration::ZERO } else { Moment::now().since(began) };
     match got {
         Ok(change) => Ok(change),
@@ -74,9 +141,10 @@ pub(crate) fn upgrade(session: &Arc<Session>, lock: &Arc<HeldLock>, wait: Durati
 }
 
 /// Makes the lease that goes on.
-pub(crate) fn leased(session: &Arc<Session>, change: ModeChange) -> Result<Lease> {
+fn leased(session: &Arc<Session>, change: ModeChange, waited: Duration) -> Result<Lease> {
     let ModeChange { lock, kept_until } = change;
     let lease = Lease::of(session, lock)?;
+    lease.tell_acquired(|| waited, OpenSpans::default());
     if let Some(until) = kept_until {
         lease.keep_until(until)?;
     }

@@ -19,6 +19,7 @@ use crate::names::fence::Fence;
 use crate::names::holder::{Holder, Identity};
 use crate::names::lease_state::LeaseState;
 use crate::names::lock_name::LockName;
+use crate::names::mode::Mode;
 use crate::runtime::cancel::CancelToken;
 use crate::runtime::sync::{Condvar, Mutex};
 use crate::runtime::time::{Deadline, Moment, jittered, sleep};
@@ -98,6 +99,14 @@ impl Election {
     /// * [`Code::Cancelled`], [`Code::InvalidArgument`], [`Code::TableCreationError`], [`Code::InternalError`],
     ///   [`Code::Closed`], [`Code::Forked`].
     pub fn campaign(&self, options: &AcquireOptions) -> Result<Leadership> {
+        let mode = options.mode.unwrap_or(self.lock.mode());
+        if mode != Mode::Exclusive {
+            return Err(Error::invalid(
+                "mode",
+                mode.name(),
+                "EXCLUSIVE for an election, which has one leader",
+            ));
+        }
         let began = Moment::now();
         let by = Deadline::after(options.wait.unwrap_or(Duration::MAX));
         let max_hold = options.max_hold.unwrap_or(Duration::MAX);

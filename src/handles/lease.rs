@@ -12,7 +12,6 @@ use crossbeam_channel::Receiver;
 use crate::error::Code;
 use crate::error::{Error, Result};
 use crate::events::sinks::OpenSpans;
-use crate::handles::convert;
 use crate::handles::pending_call::PendingCall;
 use crate::lease::events::LeaseEvents;
 use crate::lease::held_lock::HeldLock;
@@ -51,8 +50,8 @@ const DROP_TIMEOUT: Duration = Duration::from_secs(2);
 /// Call [`release`](Lease::release) to get the errors.
 #[must_use = "dropping the lease releases the lock"]
 pub struct Lease {
-    lock: Arc<HeldLock>,
-    session: Arc<Session>,
+    pub(super) lock: Arc<HeldLock>,
+    pub(super) session: Arc<Session>,
 }
 
 impl Lease {
@@ -72,6 +71,10 @@ impl Lease {
         let lease = Lease { lock, session: Arc::clone(session) };
         // The manager was closed during the request. Dropping the lease releases it.
         session.usable().map(|()| lease)
+    }
+
+    pub(crate) fn held(&self) -> &Arc<HeldLock> {
+        &self.lock
     }
 
     /// Reports to the event sinks that the caller gets the lease.
@@ -339,65 +342,6 @@ impl Lease {
             session.usable()?;
             session.leases.renew(&lock, ttl)
         })
-    }
-
-    /// Goes on with fewer rights: from exclusive to update or shared, or from update to shared. Nobody gets the lock in between.
-    /// Returns the lease that holds it now, for the TTL of this one; this one is over. Blocks for one call to the store, and
-    /// never waits for other holders.
-    ///
-    /// Others may read as soon as the call has begun. So let no write that the exclusive lease guards be under way then. The
-    /// new lease is kept alive as long as this one was to be. Its channels and descriptors are its own.
-    ///
-    /// ```
-    /// # let manager = dlm::LockManager::builder().store_uri("memory:?client=docs").open()?;
-    /// use dlm::Mode;
-    /// let lock = manager.lock("prices", dlm::Level::Xdc)?;
-    /// let writing = lock.acquire()?;
-    /// let reading = writing.downgrade(Mode::Shared)?;
-    /// assert!(writing.check().is_err() && reading.check().is_ok());
-    /// let other = lock.shared().try_acquire()?;
-    /// assert!(reading.epoch() == other.epoch() && reading.epoch() > writing.epoch());
-    /// # Ok::<(), dlm::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// * [`Code::LeaseLost`]: the lease is over.
-    /// * [`Code::InDoubt`]: the store did not say in time whether it made the change. The lease is over, and the library
-    ///   releases what is left of it in the background.
-    /// * [`Code::InvalidArgument`]: the lease has this mode already, or another thread changes it.
-    ///   [`Code::UnsupportedConversion`]: the mode has more rights.
-    /// * After any other error the lease is as it was. [`Code::Closed`], [`Code::Forked`].
-    pub fn downgrade(&self, to: Mode) -> Result<Lease> {
-        if to == Mode::Exclusive && self.mode() == Mode::Update {
-            return Err(Error::invalid(
-                "mode",
-                to.name(),
-                "fewer rights than those of the lease; see Lease::upgrade",
-            ));
-        }
-        self.session.usable()?;
-        let change = convert::downgrade(&self.session, &self.lock, to)?;
-        convert::leased(&self.session, change)
-    }
-
-    /// Goes on exclusively, from mode [`Update`](Mode::Update): waits up to `wait` for the readers to leave, before all others
-    /// who wait. No new ones come meanwhile, except that readers that have waited for long take turns. Returns the lease that
-    /// holds the lock now, for the TTL of this one, with a new fence; this one is over. Zero tries once, [`Duration::MAX`] waits
-    /// for ever.
-    ///
-    /// The wait is outside the order of [`acquire_all`](crate::LockManager::acquire_all): a reader that waits for another lock of
-    /// this process makes both wait until one gives up. The lease may end during the wait unless it is
-    /// [kept alive](Lease::keep). The new one is kept alive as long as this one was to be.
-    ///
-    /// # Errors
-    /// * [`Code::LockUnavailable`], with the time waited: readers hold the lock. The lease is as it was.
-    /// * [`Code::UnsupportedConversion`]: the lease is shared. Two of those would wait for each other.
-    /// * [`Code::InvalidArgument`]: the lease is exclusive already.
-    /// * All others of [`downgrade`](Lease::downgrade).
-    pub fn upgrade(&self, wait: Duration) -> Result<Lease> {
-        self.session.usable()?;
-        let change = convert::upgrade(&self.session, &self.lock, wait)?;
-        convert::leased(&self.session, change)
     }
 
     /// Releases the lock. Blocks for one call to the store. Never touches the record of another holder.

@@ -121,7 +121,11 @@ impl Lock {
 
     /// Tries once to acquire the lock, with these options, of which those of the wait have no effect.
     pub(crate) fn try_acquire_with(&self, how: &AcquireOptions) -> Result<Lease> {
-        acquire::once(&self.session, &self.name, &AcquireTerms::new(&self.session, self.mode, how)?)
+        acquire::once(
+            &self.session,
+            &self.name,
+            &AcquireTerms::new(&self.session, &self.name, self.mode, how)?,
+        )
     }
 
     /// Acquires the lock, waiting for it if necessary, with the manager's defaults (TTL 90 s, wait 90 s).
@@ -164,7 +168,7 @@ impl Lock {
     /// Those of [`acquire_with_ttl`](Lock::acquire_with_ttl), and [`Code::Cancelled`](crate::Code::Cancelled)
     /// if the [`CancelToken`](crate::CancelToken) was cancelled. Then nothing is held.
     pub fn acquire_with(&self, how: &AcquireOptions) -> Result<Lease> {
-        let terms = AcquireTerms::new(&self.session, self.mode, how)?;
+        let terms = AcquireTerms::new(&self.session, &self.name, self.mode, how)?;
         acquire::wait(&self.session, &self.name, &terms)
     }
 
@@ -199,13 +203,21 @@ impl Lock {
     /// and for the store time-out at least, it returns
     /// [`Code::RetriesExhausted`](crate::Code::RetriesExhausted).
     pub fn start(&self, how: &AcquireOptions) -> Result<Pending> {
-        Pending::start(&self.session, &self.name, AcquireTerms::new(&self.session, self.mode, how)?)
+        Pending::start(
+            &self.session,
+            &self.name,
+            AcquireTerms::new(&self.session, &self.name, self.mode, how)?,
+        )
     }
 
     /// See [`Pending::start_here`].
     #[cfg(feature = "capi")]
     pub(crate) fn start_here(&self, how: &AcquireOptions) -> Result<(Pending, bool)> {
-        Pending::start_here(&self.session, &self.name, AcquireTerms::new(&self.session, self.mode, how)?)
+        Pending::start_here(
+            &self.session,
+            &self.name,
+            AcquireTerms::new(&self.session, &self.name, self.mode, how)?,
+        )
     }
 
     /// Returns the holder of the lock and the last fence granted. Blocks for one or two reads of the store.

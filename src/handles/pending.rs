@@ -489,8 +489,11 @@ impl Inquiry for PendingShared {
         let (Some(ticket), Some(seen)) = (&state.ticket, seen) else { return };
         match seen {
             Some(holder) => {
-                ticket.refused(Some(holder), &self.terms.of_queue(), state.read_at);
+                ticket.refused(Some(holder.clone()), &self.terms.of_queue(), state.read_at);
                 state.has_asked = true;
+                drop(state);
+                // It may ask the store.
+                self.terms.note_refusal(&self.session, &self.name, &holder, self.terms.by);
             }
             None => ticket.found_free(state.read_at),
         }

@@ -25,6 +25,7 @@ pub(crate) mod conversion;
 mod errors;
 pub(crate) mod requests;
 
+use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -59,7 +60,8 @@ pub(crate) struct HeldLock {
     /// The record is marked: see [`LivenessStore`](crate::store::LivenessStore).
     pub(crate) dies_with_process: bool,
     notices: Option<u64>,
-    /// Fences for when the lock is taken again. `None` for a lease that never stays: one from a token, or not exclusive.
+    /// Fences for when the lock is taken again. `None` for a lease that never stays: one
+    /// from a token, one that is not exclusive, or that was not from the beginning.
     spare: Option<SpareFences>,
     /// The lock was released here and its record stays: its notices go on.
     stays: AtomicBool,
@@ -433,12 +435,22 @@ impl HeldLock {
     }
 }
 
+/// Without its record, which is secret.
+impl fmt::Debug for HeldLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, mode) = (&self.name, &self.mode);
+        f.debug_struct("HeldLock").field("name", name).field("mode", mode).finish_non_exhaustive()
+    }
+}
+
 impl Ownership {
     /// Returns the record that this process has, unless a release is under way.
     fn at_rest(&self) -> Option<&OwnedRecord> {
         match self {
-            Ownership::Owned(owned) => Some(owned),
-            Ownership::Releasing(owned, releases) => Some(owned).filter(|_| releases.under_way == 0),
+            Ownership::Owned(owned) => Some(owned).filter(|owned| !owned.is_converting),
+            Ownership::Releasing(owned, releases) => {
+                Some(owned).filter(|owned| releases.under_way == 0 && !owned.is_converting)
+            }
             Ownership::Lost | Ownership::Over => None,
         }
     }

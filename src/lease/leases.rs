@@ -25,7 +25,6 @@ use crate::names::holder::{Holder, Identity};
 use crate::names::lease_state::LostReason;
 use crate::names::lock_name::LockName;
 use crate::names::mode::Mode;
-use crate::names::owner::OwnerRecord;
 use crate::runtime::background::{Background, Next};
 use crate::runtime::sync::{AtomicBool, HashMap, Mutex};
 use crate::runtime::time::{Deadline, Moment};
@@ -169,6 +168,7 @@ impl Leases {
                 self.events_of(lock).lost(LostReason::Expired);
                 Err(lock.revived())
             }
+            RenewalEnd::Superseded if lock.is_converting() => Err(lock.changes_its_mode()),
             RenewalEnd::Superseded => Err(lock.over()),
             RenewalEnd::Failed(error) => Err(error.context(format!("renewing lock {}", lock.name()))),
             RenewalEnd::Lost(LostRecord { record, why, granted_by, leftover }) => {
@@ -334,10 +334,21 @@ impl Leases {
         let record = converting.record.clone();
         let conversion = Conversion { owner_record: &record, from, to, intent };
         let mut doubtful = Vec::new();
-        let answer = modes.convert(attempt, conversion, &mut doubtful);
+        let answer = catch_unwind(AssertUnwindSafe(|| modes.convert(attempt, conversion, &mut doubtful)));
         for record in doubtful {
             self.free(name.clone(), Leftover { record, ttl: asked, doubt: LockDoubt::MayBeTaken });
         }
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(panic) => {
+                // The change must end, and nobody knows whether the store made it.
+                let error = Error::InDoubt { what: "the store panicked".into(), source: None };
+                if let ConversionEnd::InDoubt(_, leftover) = converting.end(Err(error)) {
+                    self.release_later(lock, leftover);
+                }
+                resume_unwind(panic)
+            }
+        };
         match converting.end(answer) {
             ConversionEnd::Granted(grant, goes_over) => {
                 let ends = self.settings.lease_end(grant.since, ttl);
@@ -345,6 +356,7 @@ impl Leases {
                 if let Some(grant) = notices {
                     self.queue.notices().granted(name, grant);
                 }
+                self.events_of(lock).released(true);
                 self.left(lock);
                 let terms = LeaseTerms { mode: to, ttl, asked, ends, until_death: false, notices };
                 let lock = HeldLock::new(name.clone(), grant, terms).takes_over(&goes_over);
@@ -368,15 +380,6 @@ impl Leases {
                 Err(lock.gone_for(reason))
             }
         }
-    }
-
-    /// Returns the record of a lease of this manager that holds the lock beside others.
-    pub(crate) fn member_record(&self, name: &LockName) -> Option<OwnerRecord> {
-        let held = self.held.lock();
-        let is_member = |lock: &&Arc<HeldLock>| {
-            lock.name() == name && lock.mode() != Mode::Exclusive && lock.check().is_ok()
-        };
-        held.as_ref()?.values().filter(is_member).find_map(|lock| lock.record().ok())
     }
 
     /// Lets those who wait know that the lock was released here.
@@ -467,13 +470,14 @@ impl Leases {
         waits: Deadline,
     ) -> ControlFlow<Answer<HeldLock>, Option<Moment>> {
         let Some(linger) = &self.linger else { return ControlFlow::Continue(None) };
-        let Some(retake) = linger.retake(name, ttl) else { return ControlFlow::Continue(None) };
+        let Some(retake) = linger.retake(name, ttl, needs_new_record) else {
+            return ControlFlow::Continue(None);
+        };
         let (lingering, why) = match retake {
-            Retake::Retaken(retaken) if !needs_new_record => {
+            Retake::Retaken(retaken) => {
                 let ends = self.settings.lease_end(retaken.at, ttl);
                 return ControlFlow::Break(Answer::Got(HeldLock::retaken(name.clone(), retaken, ttl, ends)));
             }
-            Retake::Retaken(retaken) => (retaken.lingering, NoRight::OtherRecord),
             Retake::Not(lingering, why) => (lingering, why),
         };
         let by = Deadline::after(self.settings.timeout.min(ttl));

@@ -274,9 +274,15 @@ impl Linger {
     }
 
     /// Takes the lock again, for a lease of `ttl`. `None` means that it is not lingering here.
-    pub(crate) fn retake(&self, name: &LockName, ttl: Duration) -> Option<Retake> {
+    /// `needs_new_record`: only to give it back first.
+    pub(crate) fn retake(&self, name: &LockName, ttl: Duration, needs_new_record: bool) -> Option<Retake> {
         let mut lingering = self.state.lock().take(name)?;
         let now = Moment::now();
+        if needs_new_record {
+            let is_over = lingering.until <= now;
+            let why = if is_over { NoRight::TimeIsOver } else { NoRight::OtherRecord };
+            return Some(Retake::Not(lingering, why));
+        }
         let (write, spare, longest) = (lingering.write, lingering.spare, lingering.longest_ttl);
         let mut right = RetakeRight { write, spare, longest, until: lingering.until };
         match right.retake(now, ttl, &self.settings) {

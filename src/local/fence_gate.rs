@@ -327,7 +327,7 @@ impl FenceGate {
     fn enter(&self, how: FlockOperation, wait: Duration) -> Result<(LockedFile<'_>, TimedGuard<'_, ()>)> {
         let (began, by) = (Moment::now(), Deadline::after(wait));
         let unavailable = || Error::LockUnavailable {
-            is_here: true,
+            is_here: false,
             name: format!("of {}", self.label),
             waited: if wait.is_zero() { wait } else { Moment::now().since(began) },
             holder: None,

@@ -10,7 +10,7 @@
 //! A fixed number of threads runs any number of jobs, in the order in which they are due. Threads are started when
 //! there are jobs for them, and joined by `stop`. A program without jobs has no such threads.
 //!
-//! Freed and lingering locks together leave one thread to latches. A server that hangs blocks a job for seconds, and
+//! Freed and lingering locks and intents together leave one thread to latches. A server that hangs blocks a job for seconds, and
 //! meanwhile the last thread reads latches of other servers. With a pool of one thread, that thread runs all jobs. A job
 //! never holds the manager, because the end of the manager stops the threads.
 
@@ -126,13 +126,13 @@ impl JobsState {
     /// Returns whether another thread may run a job of the lane.
     fn has_room(&self, lane: JobLane) -> bool {
         let [freed, lingering, _, intents] = self.lanes.each_ref().map(|lane| lane.busy);
-        let has_room_for_locks = freed + lingering < self.for_locks_max;
+        let has_room_for_locks = freed + lingering + intents < self.for_locks_max;
         self.stopping.is_some()
             || match lane {
                 JobLane::FreedLocks => has_room_for_locks,
                 JobLane::LingeringLocks => has_room_for_locks && lingering < self.lingering_max(),
                 JobLane::Latches => true,
-                JobLane::Intents => intents == 0,
+                JobLane::Intents => has_room_for_locks && intents == 0,
             }
     }
 
@@ -148,7 +148,7 @@ impl JobsState {
     /// Returns how many threads could run an open job at one time.
     fn wanted(&self) -> usize {
         let [freed, lingering, latches, intents] = self.lanes.each_ref().map(LaneJobs::open);
-        latches + intents + (freed + lingering.min(self.lingering_max())).min(self.for_locks_max)
+        latches + (freed + lingering.min(self.lingering_max()) + intents.min(1)).min(self.for_locks_max)
     }
 }
 

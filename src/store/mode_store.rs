@@ -53,6 +53,8 @@ pub trait ModeStore: Send + Sync {
     /// To fewer rights it never waits. From [`Mode::Update`] to [`Mode::Exclusive`] it is refused while others hold the lock,
     /// and the hold stays as it was.
     ///
+    /// The owner record may be what an earlier renewal was given, as for [`LockStore::renew`](super::LockStore::renew).
+    ///
     /// If the call is in doubt, the earlier record, or one of those that were pushed to `doubtful`, may hold the lock.
     ///
     /// # Errors

@@ -9,13 +9,14 @@
 //! processes that hold one lock each and want that of the other get it, although writers wait for both. And readers and
 //! writers of a lock that is never free take turns.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::names::holder::{Holder, Identity};
 use crate::names::lock_name::LockName;
 use crate::names::mode::Mode;
-use crate::runtime::background::{Background, JobLane, Next};
+use crate::runtime::background::{Background, JobLane, Next, Ticket};
 use crate::runtime::sync::{HashMap, Mutex};
 use crate::runtime::time::{Deadline, Moment};
 use crate::store::{INTENT_MAX, Intent, IntentId, LockStore, ModeStore, TURN_MAX};
@@ -28,12 +29,8 @@ const QUANTUM: u32 = 10;
 
 /// The intents of one manager.
 pub(crate) struct Intents {
-    shared: Arc<IntentsShared>,
-    background: Arc<Background>,
-}
-
-struct IntentsShared {
     store: Arc<dyn LockStore>,
+    background: Arc<Background>,
     identity: Identity,
     timeout: Duration,
     state: Mutex<IntentsState>,
@@ -43,14 +40,23 @@ struct IntentsShared {
 struct IntentsState {
     open: HashMap<LockName, OpenIntent>,
     /// Intents that are to end. Their waiters have gone.
-    withdrawn: Vec<(LockName, IntentId)>,
-    /// A job of the background threads looks after the intents.
-    has_job: bool,
+    withdrawn: VecDeque<(LockName, IntentId)>,
+    job: IntentsJob,
 }
 
 struct OpenIntent {
     id: IntentId,
     waiters: usize,
+    announced: Moment,
+}
+
+/// The job of the background threads that looks after the intents.
+#[derive(Default, Clone, Copy, PartialEq, Eq)]
+enum IntentsJob {
+    #[default]
+    None,
+    Waits(Ticket),
+    Runs,
 }
 
 /// The wait of one writer. Dropping it ends the intent, unless others of this process wait for the lock as well.
@@ -67,17 +73,16 @@ impl Intents {
         identity: Identity,
         timeout: Duration,
     ) -> Arc<Intents> {
-        let shared =
-            IntentsShared { store, identity, timeout: timeout.min(REFRESH), state: Mutex::default() };
-        Arc::new(Intents { shared: Arc::new(shared), background })
+        let (timeout, state) = (timeout.min(REFRESH), Mutex::default());
+        Arc::new(Intents { store, background, identity, timeout, state })
     }
 
     /// Announces that a writer waits for the lock. Blocks for one call to the store, unless another writer of this process has
     /// announced it. `None` if that fails: then the next refusal tries again.
     pub(crate) fn announce(self: &Arc<Self>, name: &LockName) -> Option<WaitingWriter> {
-        let modes = self.shared.store.modes()?;
+        let modes = self.store.modes()?;
         let (id, is_new) = {
-            let mut state = self.shared.state.lock();
+            let mut state = self.state.lock();
             match state.open.get_mut(name) {
                 Some(intent) => {
                     intent.waiters += 1;
@@ -85,36 +90,30 @@ impl Intents {
                 }
                 None => {
                     let id = IntentId::draw().ok()?;
-                    state.open.insert(name.clone(), OpenIntent { id, waiters: 1 });
+                    let intent = OpenIntent { id, waiters: 1, announced: Moment::now() };
+                    state.open.insert(name.clone(), intent);
                     (id, true)
                 }
             }
         };
         let writer = WaitingWriter { intents: Arc::clone(self), name: name.clone(), id };
-        if is_new && !self.shared.announce_one(modes, name, id) {
+        if is_new && !self.announce_one(modes, name, id, Deadline::after(self.timeout)) {
             return None;
         }
         self.look_after();
         Some(writer)
     }
 
-    /// Lets a background thread look after the intents.
-    fn look_after(&self) {
-        let mut state = self.shared.state.lock();
-        if state.has_job || (state.open.is_empty() && state.withdrawn.is_empty()) {
-            return;
-        }
-        let due = Moment::now().after(if state.withdrawn.is_empty() { REFRESH } else { Duration::ZERO });
-        let shared = Arc::clone(&self.shared);
-        // Without it the intents end in the store by themselves, and readers come before the writers.
-        state.has_job = self.background.run_at(JobLane::Intents, due, move || shared.refresh()).is_ok();
-    }
-}
-
-impl IntentsShared {
-    fn announce_one(&self, modes: &dyn ModeStore, name: &LockName, id: IntentId) -> bool {
+    /// Announces one intent. If a grant has ended it meanwhile, it ends again.
+    fn announce_one(&self, modes: &dyn ModeStore, name: &LockName, id: IntentId, by: Deadline) -> bool {
         let intent = Intent { id, identity: &self.identity, lasts: INTENT_MAX };
-        let announced = modes.announce(name, intent, Deadline::after(self.timeout));
+        let announced = modes.announce(name, intent, by);
+        let mut state = self.state.lock();
+        match state.open.get_mut(name).filter(|intent| intent.id == id) {
+            Some(intent) => intent.announced = Moment::now(),
+            None => state.withdrawn.push_back((name.clone(), id)),
+        }
+        drop(state);
         // In doubt, it may be there.
         announced.map_or_else(
             |error| {
@@ -125,37 +124,82 @@ impl IntentsShared {
         )
     }
 
-    /// Announces what is open again, and ends what is not.
-    fn refresh(&self) -> Next {
-        let (open, withdrawn) = {
-            let mut state = self.state.lock();
-            let open: Vec<_> = state.open.iter().map(|(name, intent)| (name.clone(), intent.id)).collect();
-            (open, std::mem::take(&mut state.withdrawn))
-        };
-        if let Some(modes) = self.store.modes() {
-            for (name, id) in withdrawn {
-                // It ends by itself soon.
-                let _ = modes.withdraw(&name, id, Deadline::after(self.timeout));
-            }
-            for (name, id) in open {
-                if self.is_open(&name, id) {
-                    self.announce_one(modes, &name, id);
-                }
-            }
-        }
+    /// Lets a background thread look after the intents: at once if one is to end.
+    fn look_after(self: &Arc<Self>) {
         let mut state = self.state.lock();
-        if !state.withdrawn.is_empty() {
-            return Next::After(Duration::ZERO);
+        let first = state.open.values().map(|intent| intent.announced).min();
+        let due = match first {
+            _ if !state.withdrawn.is_empty() => Moment::now(),
+            Some(announced) => announced.after(REFRESH),
+            None => return,
+        };
+        match state.job {
+            // It calls this in the end.
+            IntentsJob::Runs => return,
+            IntentsJob::Waits(ticket) if ticket.due() <= due => return,
+            IntentsJob::Waits(ticket) => self.background.cancel(ticket),
+            IntentsJob::None => {}
         }
-        if !state.open.is_empty() {
-            return Next::After(REFRESH);
+        let intents = Arc::clone(self);
+        let job = self.background.run_at(JobLane::Intents, due, move || {
+            let _runs = RunningJob::begin(&intents);
+            intents.refresh();
+            Next::Done
+        });
+        // Without it the intents end in the store by themselves, and readers come before the writers.
+        state.job = job.map_or(IntentsJob::None, IntentsJob::Waits);
+    }
+
+    /// Ends what is to end, and announces again what is open, the oldest first. What there is no time for is left to the next
+    /// run: a store that hangs must not hold up other jobs, nor the end of the manager.
+    fn refresh(&self) {
+        let Some(modes) = self.store.modes() else { return };
+        let by = Deadline::after(self.timeout);
+        while let Some((name, id)) = self.next_withdrawn(by) {
+            // It ends by itself soon.
+            let _ = modes.withdraw(&name, id, by);
         }
-        state.has_job = false;
-        Next::Done
+        let due = Moment::now();
+        let mut open: Vec<_> = {
+            let state = self.state.lock();
+            let is_due = |intent: &OpenIntent| intent.announced.after(REFRESH) <= due;
+            let open = state.open.iter().filter(|(_, intent)| is_due(intent));
+            open.map(|(name, intent)| (intent.announced, name.clone(), intent.id)).collect()
+        };
+        open.sort_by_key(|(announced, ..)| *announced);
+        for (_, name, id) in open {
+            if by.passed() {
+                return;
+            }
+            if self.is_open(&name, id) {
+                self.announce_one(modes, &name, id, by);
+            }
+        }
+    }
+
+    fn next_withdrawn(&self, by: Deadline) -> Option<(LockName, IntentId)> {
+        if by.passed() { None } else { self.state.lock().withdrawn.pop_front() }
     }
 
     fn is_open(&self, name: &LockName, id: IntentId) -> bool {
         self.state.lock().open.get(name).is_some_and(|intent| intent.id == id)
+    }
+}
+
+/// The job while it runs. When it ends, also by a panic of the store, the next run is set.
+struct RunningJob<'a>(&'a Arc<Intents>);
+
+impl<'a> RunningJob<'a> {
+    fn begin(intents: &'a Arc<Intents>) -> RunningJob<'a> {
+        intents.state.lock().job = IntentsJob::Runs;
+        RunningJob(intents)
+    }
+}
+
+impl Drop for RunningJob<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().job = IntentsJob::None;
+        self.0.look_after();
     }
 }
 
@@ -166,12 +210,12 @@ impl WaitingWriter {
 
     /// Whether the store still has it, as far as this process knows.
     pub(crate) fn is_open(&self) -> bool {
-        self.intents.shared.is_open(&self.name, self.id)
+        self.intents.is_open(&self.name, self.id)
     }
 
     /// The store has ended the intent with a grant.
     pub(crate) fn granted(self) {
-        let mut state = self.intents.shared.state.lock();
+        let mut state = self.intents.state.lock();
         if state.open.get(&self.name).is_some_and(|intent| intent.id == self.id) {
             state.open.remove(&self.name);
         }
@@ -180,7 +224,7 @@ impl WaitingWriter {
 
 impl Drop for WaitingWriter {
     fn drop(&mut self) {
-        let mut state = self.intents.shared.state.lock();
+        let mut state = self.intents.state.lock();
         let Some(intent) = state.open.get_mut(&self.name).filter(|intent| intent.id == self.id) else {
             return;
         };
@@ -189,24 +233,30 @@ impl Drop for WaitingWriter {
             return;
         }
         state.open.remove(&self.name);
-        state.withdrawn.push((self.name.clone(), self.id));
+        state.withdrawn.push_back((self.name.clone(), self.id));
         drop(state);
         self.intents.look_after();
     }
 }
 
 /// What one wait has seen of writers and readers.
-#[derive(Default)]
 pub(crate) struct ModeWait {
+    began: Moment,
     /// Of a writer: its intent.
     writer: Option<WaitingWriter>,
-    /// Of a reader: since when intents have kept it out.
-    kept_out_since: Option<Moment>,
+    /// Of a reader: whether intents keep it out.
+    is_kept_out: bool,
     /// Of a reader: whether a writer has held the lock since it came.
     has_seen_writer: bool,
+    /// Nobody waits any more.
+    is_over: bool,
 }
 
 impl ModeWait {
+    pub(crate) fn since(began: Moment) -> ModeWait {
+        ModeWait { began, writer: None, is_kept_out: false, has_seen_writer: false, is_over: false }
+    }
+
     /// Returns the intent that a grant ends.
     pub(crate) fn intent(&self) -> Option<IntentId> {
         self.writer.as_ref().filter(|writer| writer.is_open()).map(WaitingWriter::id)
@@ -214,18 +264,17 @@ impl ModeWait {
 
     /// Returns how long a turn the reader may take now.
     pub(crate) fn turn(&self, retry: Duration) -> Option<Duration> {
-        let now = Moment::now();
-        let is_over = |since: Moment| now.since(since) >= retry.saturating_mul(QUANTUM);
-        let is_due = self.has_seen_writer || self.kept_out_since.is_some_and(is_over);
+        let waited = Moment::now().since(self.began);
+        let is_due = self.has_seen_writer || (self.is_kept_out && waited >= retry.saturating_mul(QUANTUM));
         is_due.then(|| (retry + retry / 5).min(TURN_MAX))
     }
 
     /// Remembers what stood in the way of an attempt in this mode. Returns whether a writer should announce itself.
     pub(crate) fn refused(&mut self, mode: Mode, holder: &Holder) -> bool {
         match (mode, holder.mode) {
-            (Mode::Exclusive, held) => held != Mode::Exclusive && self.intent().is_none(),
+            (Mode::Exclusive, held) => held != Mode::Exclusive && !self.is_over && self.intent().is_none(),
             (_, _) if holder.is_waiting => {
-                self.kept_out_since.get_or_insert(Moment::now());
+                self.is_kept_out = true;
                 false
             }
             (_, held) => {
@@ -235,20 +284,22 @@ impl ModeWait {
         }
     }
 
+    /// Keeps the intent. If nobody waits any more, it ends.
     pub(crate) fn announced(&mut self, writer: Option<WaitingWriter>) {
-        self.writer = writer;
+        self.writer = writer.filter(|_| !self.is_over);
     }
 
-    /// The wait has ended with a grant.
+    /// The wait has ended with a grant, which has ended the intent.
     pub(crate) fn granted(&mut self) {
         if let Some(writer) = self.writer.take() {
             writer.granted();
         }
     }
 
-    /// The wait has ended.
-    pub(crate) fn ended(&mut self) {
-        self.writer = None;
+    /// The wait has ended. Returns the intent, which ends when it is dropped.
+    pub(crate) fn end(&mut self) -> Option<WaitingWriter> {
+        self.is_over = true;
+        self.writer.take()
     }
 }
 
@@ -258,7 +309,7 @@ mod tests {
 
     use super::*;
     use crate::names::lock_name::{Level, NamePolicy};
-    use crate::store::{LockStore, MemoryStore, ModeTerms};
+    use crate::store::{MemoryStore, ModeTerms};
     use crate::testing::patience::until;
 
     const LONG: Duration = Duration::from_secs(60);
@@ -293,17 +344,26 @@ mod tests {
         blocker.is_some_and(|blocker| blocker.is_waiting)
     }
 
+    /// Whether there is nothing to do for the background threads.
+    fn is_idle(intents: &Intents) -> bool {
+        let state = intents.state.lock();
+        state.withdrawn.is_empty() && state.job == IntentsJob::None
+    }
+
     #[test]
     fn a_reader_takes_a_turn_after_a_quantum_of_intents_or_after_a_writer() {
         let retry = Duration::from_millis(2);
-        let mut kept_out = ModeWait::default();
+        let mut kept_out = ModeWait::since(Moment::now());
         assert!(!kept_out.refused(Mode::Shared, &waiting()), "readers announce nothing");
         assert_eq!(kept_out.turn(Duration::from_secs(60)), None, "not yet");
         thread::sleep(retry * QUANTUM);
         assert_eq!(kept_out.turn(retry), Some(retry + retry / 5));
+        let mut beside = ModeWait::since(Moment::from_nanos(0));
+        beside.refused(Mode::Update, &held(Mode::Update));
+        assert_eq!(beside.turn(retry), None, "no intent keeps it out");
         assert_eq!(kept_out.turn(Duration::from_secs(60)), None, "ten of its own intervals");
 
-        let mut behind = ModeWait::default();
+        let mut behind = ModeWait::since(Moment::now());
         behind.refused(Mode::Update, &held(Mode::Update));
         assert_eq!(behind.turn(retry), None, "an updater is no writer");
         behind.refused(Mode::Update, &held(Mode::Exclusive));
@@ -313,7 +373,7 @@ mod tests {
     #[test]
     fn a_writer_announces_itself_if_readers_are_in_its_way() {
         let (store, [intents, _]) = stage();
-        let mut wait = ModeWait::default();
+        let mut wait = ModeWait::since(Moment::now());
         assert!(!wait.refused(Mode::Exclusive, &held(Mode::Exclusive)), "no readers come in anyway");
         for mode in [Mode::Shared, Mode::Update] {
             assert!(wait.refused(Mode::Exclusive, &held(mode)));
@@ -335,14 +395,12 @@ mod tests {
         assert_ne!(first.id(), other.id());
         drop(other);
         drop(first);
-        until("that of the other process has ended", || {
-            theirs.shared.state.lock().withdrawn.is_empty() && !theirs.shared.state.lock().has_job
-        });
+        until("that of the other process has ended", || is_idle(&theirs));
         assert!(is_reserved(&store) && second.is_open());
         drop(second);
         until("nobody waits", || !is_reserved(&store));
-        until("nothing is looked after", || !ours.shared.state.lock().has_job);
-        assert!(ours.shared.state.lock().open.is_empty());
+        until("nothing is looked after", || is_idle(&ours));
+        assert!(ours.state.lock().open.is_empty());
     }
 
     /// It would end by itself, so it must end before that.
@@ -372,6 +430,20 @@ mod tests {
             thread::sleep(Duration::from_millis(20));
         }
         drop(writer);
+    }
+
+    /// It was cancelled while its first announcement was under way.
+    #[test]
+    fn a_wait_that_ends_while_it_is_announced_leaves_nothing() {
+        let (store, [intents, _]) = stage();
+        let mut wait = ModeWait::since(Moment::now());
+        assert!(wait.refused(Mode::Exclusive, &held(Mode::Shared)));
+        let announced = intents.announce(&name());
+        drop(wait.end());
+        wait.announced(announced);
+        assert!(!wait.refused(Mode::Exclusive, &held(Mode::Shared)), "nobody waits");
+        until("it has ended", || !is_reserved(&store));
+        assert!(intents.state.lock().open.is_empty());
     }
 
     /// Another writer of this process must announce itself anew.

@@ -17,7 +17,8 @@
 //! while the queue yields asks the store all the same.
 //!
 //! Waiters for different modes are in one queue. Readers at the front ask one after the other at once, up to the next writer.
-//! A new reader goes before those who only wait for another updater.
+//! Readers behind a writer go before it when one of them has waited for [`QUANTUM`] intervals, and then others wait behind it
+//! as long.
 //! A reader that this process has released frees nothing for other processes, so the quantum is that of exclusive holds. Who
 //! wants to raise its own hold comes before all others.
 //!
@@ -173,6 +174,11 @@ enum Wake {
 impl Waiter {
     fn new(retry: Duration, mode: Mode, wake: Wake) -> Arc<Waiter> {
         Arc::new(Waiter { arrived: Moment::now(), retry, mode, wake, failure: Mutex::default() })
+    }
+
+    /// When a reader goes before writers of this process.
+    fn turn_at(&self) -> Moment {
+        self.arrived.after(self.retry.saturating_mul(QUANTUM))
     }
 
     fn wake(&self) {
@@ -472,7 +478,7 @@ impl<Q: Deref<Target = LocalQueues>> QueueTicket<Q> {
         // Under the map's lock, because the empty queue could be removed in between.
         let mut state = queue.state.lock();
         match place {
-            Place::Last => state.push_last(Arc::clone(&waiter)),
+            Place::Last => state.waiting.push_back(Arc::clone(&waiter)),
             Place::First => {
                 state.waiting.push_front(Arc::clone(&waiter));
                 state.front_has_changed();
@@ -509,21 +515,29 @@ impl QueueState {
         state
     }
 
-    /// A reader goes before those at the end who want to update: both can have the lock, and they wait for another updater.
-    fn push_last(&mut self, waiter: Arc<Waiter>) {
-        let is_passed = |behind: &Arc<Waiter>| waiter.mode == Mode::Shared && behind.mode == Mode::Update;
-        let passed = self.waiting.iter().rev().take_while(|behind| is_passed(behind)).count();
-        let at = self.waiting.len() - passed;
-        self.waiting.insert(at, waiter);
-        if at == 0 && passed > 0 {
-            self.front_has_changed();
+    /// Lets those who want to read ask before those who want to write, if this reader has waited for its turn: a writer in
+    /// front of it waits for readers that wait for each other, or a lock is never free.
+    fn take_turn(&mut self, reader: &Waiter) {
+        if reader.mode == Mode::Exclusive || Moment::now() < reader.turn_at() {
+            return;
         }
+        let ahead = self.waiting.iter().take_while(|waiter| !std::ptr::eq(&***waiter, reader));
+        if !ahead.into_iter().any(|waiter| waiter.mode == Mode::Exclusive) {
+            return;
+        }
+        // The order among them stays.
+        self.waiting.make_contiguous().sort_by_key(|waiter| waiter.mode == Mode::Exclusive);
+        self.front_has_changed();
+        self.wake_front();
     }
 
-    /// The new front asks at once. An answer to the earlier one says nothing about when.
+    /// The new front asks at once, unless it is the turn of other processes. An answer to the earlier one says nothing about
+    /// when.
     fn front_has_changed(&mut self) {
         self.releases += 1;
-        self.ask_at(Moment::now(), Ask::Attempt);
+        if !self.yielding {
+            self.ask_at(Moment::now(), Ask::Attempt);
+        }
     }
 
     fn ask_at(&mut self, when: Moment, how: Ask) {
@@ -558,6 +572,7 @@ impl QueueTicket<&LocalQueues> {
     fn wait_for_turn(&self, terms: &Terms<'_>, asked: bool) -> Result<(Ask, u64), Ended> {
         let mut state = self.queue.state.lock();
         loop {
+            state.take_turn(&self.waiter);
             let until = match self.step_in(&state, terms, asked)? {
                 QueueStep::Ask(how, releases) => return Ok((how, releases)),
                 QueueStep::Park(until) => until.since(Moment::now()).min(LONGEST_PARK),
@@ -573,7 +588,9 @@ impl QueueTicket<&LocalQueues> {
 impl<Q: Deref<Target = LocalQueues>> QueueTicket<Q> {
     /// Returns what the waiter does next. `asked` says whether it has asked before: even a wait of zero asks once.
     pub(crate) fn step(&self, terms: &Terms<'_>, asked: bool) -> Result<QueueStep, Ended> {
-        self.step_in(&self.queue.state.lock(), terms, asked)
+        let mut state = self.queue.state.lock();
+        state.take_turn(&self.waiter);
+        self.step_in(&state, terms, asked)
     }
 
     fn step_in(&self, state: &QueueState, terms: &Terms<'_>, asked: bool) -> Result<QueueStep, Ended> {
@@ -595,7 +612,12 @@ impl<Q: Deref<Target = LocalQueues>> QueueTicket<Q> {
         if now >= terms.by.moment() {
             return Err(Ended::Unavailable(state.holder.clone().map(Box::new)));
         }
-        Ok(QueueStep::Park(if front { terms.by.moment().min(state.next_ask) } else { terms.by.moment() }))
+        let until = match front {
+            true => state.next_ask,
+            false if self.waiter.mode == Mode::Exclusive || now >= self.waiter.turn_at() => Moment::NEVER,
+            false => self.waiter.turn_at(),
+        };
+        Ok(QueueStep::Park(terms.by.moment().min(until)))
     }
 
     /// Returns the holder that the last read of the lock returned.

@@ -3,14 +3,17 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
+use dlm::events::{Event, EventSink};
 use dlm::store::{Acquired, Attempt, Converted, LockStore, MemoryStore, ModeStore, ModeTerms};
 use dlm::{
     AcquireOptions, Code, Deadline, Error, Lease, LeaseState, Level, Lock, LockManager, LostReason, Mode,
-    Result,
+    Moment, Result,
 };
-use dlm_testkit::{LONG, Scripted, until};
+use dlm_testkit::{Call, LONG, Scripted, Spy, until};
+use parking_lot::Mutex;
 
 /// No lease with this TTL expires during a test.
 const TTL: Duration = Duration::from_secs(1800);
@@ -170,14 +173,136 @@ fn closing_during_a_change_of_mode_releases_what_it_has_made() {
     until("the lock is free", || stage.holds() == 0);
 }
 
+/// It may have made the change before.
 #[test]
-fn a_store_that_panics_in_a_change_of_mode_leaves_the_lease_usable() {
+fn a_store_that_panics_in_a_change_of_mode_ends_the_lease() {
+    for is_made in [true, false] {
+        let stage = stage();
+        let lease = stage.lock.acquire().unwrap();
+        stage.store.to_convert(move |memory, attempt, conversion, doubtful| {
+            if is_made && let Converted::Granted(grant) = memory.convert(attempt, conversion, doubtful)? {
+                doubtful.push(grant.owner_record);
+            }
+            panic!("planted")
+        });
+        assert!(catch_unwind(AssertUnwindSafe(|| lease.downgrade(Mode::Shared))).is_err());
+        assert_eq!(code(lease.guard()), Code::LeaseLost);
+        until("nothing of it is left in the store", || stage.holds() == 0);
+    }
+}
+
+#[test]
+fn a_release_during_a_change_of_mode_loses_nothing() {
     let stage = stage();
-    let lease = stage.lock.acquire().unwrap();
-    stage.store.to_convert(|_, _, _, _| panic!("planted"));
-    assert!(catch_unwind(AssertUnwindSafe(|| lease.downgrade(Mode::Shared))).is_err());
-    lease.guard().expect("the lease is as it was");
-    assert!(lease.release().unwrap());
+    let lease = Arc::new(stage.lock.acquire().unwrap());
+    let released = Arc::clone(&lease);
+    stage.store.to_convert(move |memory, attempt, conversion, doubtful| {
+        let answer = memory.convert(attempt, conversion, doubtful)?;
+        let error = released.renew().unwrap_err();
+        assert!(error.to_string().contains("is being changed"), "{error}");
+        assert!(!released.release().unwrap(), "the new lease holds the lock");
+        assert_eq!(released.state(), LeaseState::Released);
+        Ok(answer)
+    });
+    let reading = lease.downgrade(Mode::Shared).unwrap();
+    assert!(reading.release().unwrap());
+    assert_eq!(stage.holds(), 0);
+}
+
+/// What happened to a lease, as the event sinks saw it.
+#[derive(Default)]
+struct Seen(Mutex<Vec<String>>);
+
+impl EventSink for Seen {
+    fn on_event(&self, event: &Event<'_>) {
+        let seen = match event {
+            Event::Acquired { fence, .. } => format!("acquired {}", fence.is_some()),
+            Event::Renewed { .. } => "renewed".into(),
+            Event::Released { freed, .. } => format!("released {freed}"),
+            Event::Lost { reason, .. } => format!("lost {}", reason.name()),
+            _ => return,
+        };
+        self.0.lock().push(seen);
+    }
+}
+
+#[test]
+fn event_sinks_learn_of_each_lease_of_a_change_of_mode() {
+    let (store, seen) = (Arc::new(Scripted::default()), Arc::new(Seen::default()));
+    let builder = LockManager::builder().store(store.clone()).client("modes").ttl(TTL);
+    let manager = builder.event_sink(seen.clone()).open().unwrap();
+    let lock = manager.lock("a", Level::Xdc).unwrap();
+    let update = lock.update().acquire().unwrap();
+    update.renew().unwrap();
+    let writing = update.upgrade(Duration::ZERO).unwrap();
+    let reading = writing.downgrade(Mode::Shared).unwrap();
+    store.to_renew(|_| Ok(None));
+    assert_eq!(code(reading.renew()), Code::LeaseLost);
+    drop((update, writing, reading));
+    let expected = [
+        "acquired false",
+        "renewed",
+        "released true",
+        "acquired true",
+        "released true",
+        "acquired false",
+        "lost TAKEN_OVER",
+    ];
+    assert_eq!(*seen.0.lock(), expected);
+    assert_eq!(manager.stats().leases_held, 0);
+}
+
+/// The store hangs when the writers do not wait any more.
+#[test]
+fn closing_does_not_wait_for_the_intents_of_many_writers() {
+    const WRITERS: usize = 30;
+    let memory: Arc<dyn LockStore> = Arc::new(MemoryStore::new());
+    let hung = Spy::with_hook(Arc::clone(&memory), |call| {
+        if call == Call::Withdraw {
+            thread::sleep(Duration::from_secs(1));
+        }
+    });
+    let (readers, manager) = (manager(memory), manager(hung.clone()));
+    let id = |number: usize| number.to_string();
+    let _held: Vec<_> = (0..WRITERS)
+        .map(|number| readers.lock(&id(number), Level::Xdc).unwrap().shared().acquire().unwrap())
+        .collect();
+    let _pendings: Vec<_> = (0..WRITERS)
+        .map(|number| manager.lock(&id(number), Level::Xdc).unwrap().start(&AcquireOptions::new()).unwrap())
+        .collect();
+    until("all are announced", || hung.calls_of(Call::Announce) >= WRITERS);
+    let began = Moment::now();
+    manager.close().unwrap();
+    assert!(Moment::now().since(began) < Duration::from_secs(WRITERS as u64 / 2), "one after the other");
+}
+
+fn lingering(store: &Arc<dyn LockStore>, retry: Duration) -> LockManager {
+    let builder = LockManager::builder().store(Arc::clone(store)).client("modes").ttl(TTL).wait(LONG);
+    builder.retry(retry).linger(Duration::from_secs(3600)).open().unwrap()
+}
+
+/// A release of a reader makes this process wait for nobody.
+#[test]
+fn a_reader_after_a_lock_that_stayed_neither_stays_nor_leaves_a_turn_to_others() {
+    let store: Arc<dyn LockStore> = Arc::new(MemoryStore::new());
+    let manager = lingering(&store, Duration::from_secs(3600));
+    let lock = manager.lock("a", Level::Xdc).unwrap();
+    lock.acquire().unwrap().release().unwrap();
+    for _ in 0..3 {
+        lock.shared().acquire().unwrap().release().unwrap();
+    }
+    assert_eq!(manager.stats().leases_retaken, 0, "a reader has a record of its own");
+    assert!(store.holder(lock.name(), soon()).unwrap().is_none());
+}
+
+/// It has one fence, so it could not be taken again.
+#[test]
+fn an_upgraded_lease_does_not_stay() {
+    let store: Arc<dyn LockStore> = Arc::new(MemoryStore::new());
+    let lock = lingering(&store, Duration::from_millis(20)).lock("a", Level::Xdc).unwrap();
+    let writing = lock.update().acquire().unwrap().upgrade(Duration::ZERO).unwrap();
+    assert!(writing.release().unwrap());
+    assert!(store.holder(lock.name(), soon()).unwrap().is_none());
 }
 
 #[test]
@@ -186,7 +311,7 @@ fn a_writer_that_cannot_announce_itself_waits_all_the_same_and_tries_again() {
     let reader = stage.lock.shared().acquire().unwrap();
     stage.store.to_announce(Err(unreachable()));
     let (writer, other) = (stage.lock.clone(), manager(stage.store.clone()).lock("a", Level::Xdc).unwrap());
-    let writing = std::thread::spawn(move || writer.acquire().unwrap());
+    let writing = thread::spawn(move || writer.acquire().unwrap());
     let is_reserved = |answer: Result<Lease>| matches!(answer, Err(Error::LockUnavailable { holder: Some(holder), .. }) if holder.is_waiting);
     until("it is announced", || is_reserved(other.shared().try_acquire()));
     reader.release().unwrap();

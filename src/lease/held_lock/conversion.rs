@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::requests::LostRecord;
-use super::{HeldLock, Leftover, Ownership};
+use super::{HeldLock, Leftover, OwnedRecord, Ownership};
 use crate::error::{Error, Result};
 use crate::lease::freeing::LockDoubt;
 use crate::names::holder::Holder;
@@ -12,7 +12,7 @@ use crate::names::owner::OwnerRecord;
 use crate::runtime::time::Moment;
 use crate::store::{Converted, Grant};
 
-/// A change of mode that has begun, and must end. If it is dropped, it was not made.
+/// A change of mode that has begun, and must end.
 #[must_use]
 pub(crate) struct Converting<'a> {
     lock: &'a HeldLock,
@@ -56,10 +56,21 @@ impl HeldLock {
             let allowed = "one change at a time: another thread changes the mode of this lease";
             return Err(Error::invalid("conversion of lock", self.name.key(), allowed));
         }
-        owned.is_converting = true;
-        // Before the request: as soon as it arrives, others may read.
-        self.gives_up_rights.store(to != Mode::Exclusive, Ordering::Release);
+        self.set_converting(owned, Some(to));
         Ok(Converting { lock: self, record: owned.record.clone() })
+    }
+
+    /// Begins or ends a change of mode. With the mutex of `owned`, so that no other change comes in between.
+    fn set_converting(&self, owned: &mut OwnedRecord, to: Option<Mode>) {
+        owned.is_converting = to.is_some();
+        // Before the request: as soon as it arrives, others may read.
+        let gives_up = to.is_some_and(|to| to != Mode::Exclusive);
+        self.gives_up_rights.store(gives_up, Ordering::Release);
+    }
+
+    /// Whether a request is under way that changes the mode.
+    pub(crate) fn is_converting(&self) -> bool {
+        self.ownership.lock().owned_mut().is_some_and(|owned| owned.is_converting)
     }
 
     fn check_conversion(&self, to: Mode) -> Result<()> {
@@ -76,6 +87,8 @@ impl HeldLock {
     /// Keeps what an earlier lease of the same lock has left.
     pub(crate) fn takes_over(mut self, from: &GoesOver) -> HeldLock {
         self.change(|owned| owned.hold_until = from.hold_until);
+        // It has one fence, and none for when it is taken again.
+        self.spare = None;
         self
     }
 }
@@ -95,7 +108,7 @@ impl Converting<'_> {
                 _ => ConversionEnd::Superseded,
             };
         };
-        owned.is_converting = false;
+        lock.set_converting(owned, None);
         match answer {
             Ok(Converted::Granted(grant)) => {
                 let hold_until = owned.hold_until;
@@ -120,14 +133,5 @@ impl Converting<'_> {
             }
             Err(error) => ConversionEnd::Failed(error),
         }
-    }
-}
-
-impl Drop for Converting<'_> {
-    fn drop(&mut self) {
-        if let Some(owned) = self.lock.ownership.lock().owned_mut() {
-            owned.is_converting = false;
-        }
-        self.lock.gives_up_rights.store(false, Ordering::Release);
     }
 }

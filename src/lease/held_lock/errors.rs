@@ -14,7 +14,7 @@ const RELEASED_BEFORE: &str =
 const GONE: &str = "it was released before, or the store lost its record; another may hold the lock";
 const EXPIRED: &str = "it has expired, or was released before";
 const CLOSED: &str = "its manager was closed, which has released it";
-const CHANGES: &str = "it is being changed to a mode with fewer rights, and others may have the lock already";
+const CHANGES: &str = "its mode is being changed; the new lease holds the lock";
 const REVIVED: &str = "it expired before it was renewed, and another may have held the lock since then";
 
 impl HeldLock {
@@ -25,8 +25,8 @@ impl HeldLock {
         }
     }
 
-    /// Returns the error of a check while a request is under way that takes rights away.
-    pub(super) fn changes_its_mode(&self) -> Error {
+    /// Returns the error of a call while a request is under way that changes the mode.
+    pub(crate) fn changes_its_mode(&self) -> Error {
         self.not_held(CHANGES)
     }
 

@@ -283,7 +283,8 @@ impl Releasing<'_> {
         // expired, that request freed it.
         let asked = answer == Released::Gone || releases.has_failed || (in_parts && releases.has_overlapped);
         let is_ours = answer == Released::Freed || (asked && Moment::now() < owned.ends);
-        if !is_ours && releases.under_way > 0 {
+        // A change of mode under way has replaced the record.
+        if !is_ours && (releases.under_way > 0 || owned.is_converting) {
             return ReleaseEnd::NotHeld;
         }
         let leftover = lock.may_reappear.then(|| owned.leftover(LockDoubt::MayBeTaken));

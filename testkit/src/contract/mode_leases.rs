@@ -145,8 +145,10 @@ pub fn a_waiting_writer_keeps_new_readers_out_until_it_has_had_its_turn(site: &S
     assert!(error.to_string().contains("reserved") && error.to_string().contains("waits"), "{error}");
     // The reader renews, and its process may read again: the writer waits for it.
     reader.renew().unwrap();
-    let nested = ours.shared().try_acquire().unwrap();
+    let nested = AcquireOptions::new().nested_in(&reader).wait(Duration::ZERO);
+    let nested = ours.shared().acquire_with(&nested).unwrap();
     nested.release().unwrap();
+    assert!(is_reserved(&ours.shared().try_acquire()), "another reader of that process is a new one");
     assert!(writer.waits());
     reader.release().unwrap();
     let writing = writer.lease();
@@ -196,6 +198,67 @@ pub fn readers_that_want_each_others_locks_go_on_though_writers_wait_for_both(si
         lease.release().unwrap();
     }
     writers.into_iter().for_each(|writer| _ = writer.lease().release().unwrap());
+}
+
+/// The same with both writers in the processes of the readers, in front of them in the queue.
+pub fn readers_that_want_each_others_locks_go_on_though_writers_of_their_processes_wait(site: &Site) {
+    let [one, other] = [site.manager(), site.manager()];
+    let observer = site.manager();
+    let held =
+        [(&one, "a"), (&other, "b")].map(|(manager, id)| lock_of(manager, id).shared().acquire().unwrap());
+    let writers = [(&one, "b"), (&other, "a")]
+        .map(|(manager, id)| Writer::waiting(&lock_of(manager, id), &lock_of(&observer, id)));
+    let wants = [(&one, "b"), (&other, "a")].map(|(manager, id)| {
+        let lock = lock_of(manager, id).shared();
+        spawn("reader", move || lock.acquire().unwrap())
+    });
+    let both = wants.map(|want| want.join().unwrap());
+    assert!(writers.iter().all(Writer::waits), "the readers got in before them");
+    for lease in both.into_iter().chain(held) {
+        lease.check().unwrap();
+        lease.release().unwrap();
+    }
+    writers.into_iter().for_each(|writer| _ = writer.lease().release().unwrap());
+}
+
+/// Threads of one process that read, so that there is always one.
+fn reading_on(lock: &Lock, threads: usize) -> (Arc<AtomicBool>, Vec<std::thread::JoinHandle<()>>) {
+    let stop = Arc::new(AtomicBool::new(false));
+    let readers = (0..threads)
+        .map(|_| {
+            let (lock, stop) = (lock.shared(), Arc::clone(&stop));
+            spawn("reader", move || {
+                while !stop.load(Ordering::SeqCst) {
+                    let lease = lock.acquire().unwrap();
+                    std::thread::sleep(Duration::from_millis(10));
+                    lease.release().unwrap();
+                }
+            })
+        })
+        .collect();
+    (stop, readers)
+}
+
+pub fn a_process_whose_readers_overlap_lets_writers_and_updaters_in(site: &Site) {
+    let (manager, theirs) = (site.manager(), lock(site));
+    let ours = lock_of(&manager, "a");
+    let (stop, readers) = reading_on(&ours, 4);
+    for writer in [&theirs, &ours] {
+        writer.acquire().expect("a writer gets its turn").release().unwrap();
+        let update = writer.update().acquire().expect("nothing is in its way");
+        update.upgrade(LONGEST).expect("no new readers come").release().unwrap();
+    }
+    stop.store(true, Ordering::SeqCst);
+    readers.into_iter().for_each(|reader| reader.join().unwrap());
+}
+
+pub fn an_election_has_one_leader(site: &Site) {
+    let election = site.manager().election("a", Level::Xdc).unwrap();
+    for mode in [Mode::Shared, Mode::Update] {
+        assert_eq!(code(election.campaign(&AcquireOptions::new().mode(mode))), Code::InvalidArgument);
+    }
+    let leads = election.campaign(&AcquireOptions::new().mode(Mode::Exclusive)).unwrap();
+    leads.guard().unwrap();
 }
 
 pub fn a_lease_goes_on_with_fewer_rights_and_nobody_gets_the_lock_in_between(site: &Site) {
@@ -435,6 +498,11 @@ pub fn options_that_no_reader_can_have_are_refused(site: &Site) {
         let how = AcquireOptions::new().mode(mode).dies_with_process();
         assert_eq!(code(lock.acquire_with(&how)), Code::InvalidArgument);
     }
+    let outer = lock.shared().acquire().unwrap();
+    let nested = AcquireOptions::new().nested_in(&outer);
+    assert_eq!(code(lock.acquire_with(&nested)), Code::InvalidArgument);
+    assert_eq!(code(lock_of(&site.manager(), "b").shared().acquire_with(&nested)), Code::InvalidArgument);
+    outer.release().unwrap();
     // The options of a call come before the mode of the handle.
     let lease = lock.shared().acquire_with(&AcquireOptions::new().mode(Mode::Exclusive)).unwrap();
     assert_eq!(lease.mode(), Mode::Exclusive);
