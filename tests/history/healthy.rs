@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use dlm::Deadline;
 use dlm::store::{LockStore, MemoryStore};
+use dlm::{Deadline, Mode};
 use dlm_fixtures::role;
 use dlm_testkit::LONG;
 use dlm_testkit::history::{History, Operation, Tolerances, check};
@@ -52,6 +52,12 @@ impl<F: Fn()> Drop for OnDrop<F> {
 fn lock_history(seed: u64) -> History {
     let store: Arc<dyn LockStore> = Arc::new(MemoryStore::new());
     LockWorkload::new(seed).run(&store, &Receiver::new())
+}
+
+fn mode_history(seed: u64) -> History {
+    let store: Arc<dyn LockStore> = Arc::new(MemoryStore::new());
+    let other_ttls = seed % 2 == 0;
+    LockWorkload { modes: true, other_ttls, ..LockWorkload::new(seed) }.run(&store, &Receiver::new())
 }
 
 fn latch_history(seed: u64) -> History {
@@ -103,6 +109,34 @@ fn locks_of_the_memory_store_break_no_rule() {
             (|operation| matches!(operation, Operation::Renew { .. }), 5),
             (|operation| matches!(operation, Operation::Release { .. }), 5),
             (|operation| matches!(operation, Operation::Write { .. }), 5),
+        ],
+    );
+}
+
+/// Whether a call asks for a lock in this mode.
+fn acquires(operation: &Operation, wanted: Mode) -> bool {
+    matches!(operation, Operation::Acquire { mode, .. } if *mode == wanted)
+}
+
+/// Whether a call asks for another mode of a lease, which is this one.
+fn converts(operation: &Operation, wanted: Mode) -> bool {
+    matches!(operation, Operation::Convert { mode, .. } if *mode == wanted)
+}
+
+#[test]
+fn locks_of_the_memory_store_in_all_modes_break_no_rule() {
+    run_until_enough(
+        mode_history,
+        &[
+            (|operation| acquires(operation, Mode::Shared), 200),
+            (|operation| acquires(operation, Mode::Update), 50),
+            (|operation| acquires(operation, Mode::Exclusive), 50),
+            (|operation| converts(operation, Mode::Shared), 10),
+            (|operation| converts(operation, Mode::Update), 5),
+            (|operation| converts(operation, Mode::Exclusive), 10),
+            (|operation| matches!(operation, Operation::Renew { .. }), 20),
+            (|operation| matches!(operation, Operation::Read { .. }), 50),
+            (|operation| matches!(operation, Operation::Write { .. }), 20),
         ],
     );
 }
@@ -162,6 +196,7 @@ fn rows_of_the_model_break_no_rule() {
 fn nothing_breaks_a_rule_on_a_busy_machine() {
     on_a_busy_machine(|| {
         (3..6).for_each(|seed| assert_clean(&lock_history(seed)));
+        (3..6).for_each(|seed| assert_clean(&mode_history(seed)));
         (3..6).for_each(|seed| assert_clean(&latch_history(seed)));
         assert_clean(&row_history(3));
     });

@@ -294,6 +294,21 @@ fn a_step_down_may_be_in_the_way_in_its_old_mode_until_it_returned_and_in_its_ne
     assert_eq!(broken(Answer::InDoubt, Exclusive, 1131..1135), [Rule::NoPhantomHolder]);
 }
 
+/// The library finds a lease lost when it is over by its own clock, and does not ask the store then.
+#[test]
+fn a_conversion_of_a_lost_lease_does_not_say_that_others_find_the_lock_free() {
+    let broken = |asked: u64| {
+        let mut sketch = Sketch::default();
+        let lease = sketch.grant("A", 0..10, 1);
+        sketch.ask_to_convert("A", 95..96, &lease, Shared, Answer::Lost);
+        // What the conversion itself may have made does not exclude this one.
+        sketch.acquire_as("B", asked..asked + 1, Shared, Answer::No);
+        sketch.broken()
+    };
+    assert_eq!(broken(110), []);
+    assert_eq!(broken(111), [Rule::NoPhantomHolder]);
+}
+
 #[test]
 fn a_refused_upgrade_needs_another_holder_than_the_upgrader() {
     let broken = |reader: Option<u64>| {

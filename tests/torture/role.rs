@@ -44,15 +44,16 @@ impl Process {
     }
 
     fn describe_to(&self, command: &mut Command) {
-        let LockWorkload { seed, clients, locks, ttl, quiet_locks, pace, outlast_one_in, linger, .. } =
-            self.workload;
-        let linger = linger.as_nanos();
+        let LockWorkload {
+            seed, clients, locks, ttl, quiet_locks, pace, outlast_one_in, linger, modes, ..
+        } = self.workload;
+        let (linger, modes) = (linger.as_nanos(), u64::from(modes));
         let pace = pace.expect("torture sets it").as_nanos();
         let (number, incarnation, threads, ttl) =
             (self.number, self.incarnation, self.clients, ttl.as_nanos());
         let text = format!(
             "{} {} {number} {incarnation} {threads} {seed} {clients} {locks} {ttl} {quiet_locks} {pace} \
-             {outlast_one_in} {linger}",
+             {outlast_one_in} {linger} {modes}",
             self.uri, self.client_id
         );
         command.env(PROCESS, text);
@@ -75,6 +76,7 @@ impl Process {
             pace,
             outlast_one_in,
             linger,
+            modes,
         ] = numbers.try_into().expect("as many as were written");
         let (ttl, pace) = (Duration::from_nanos(ttl), Some(Duration::from_nanos(pace)));
         let lasts = LASTS_MAX;
@@ -89,6 +91,7 @@ impl Process {
             outlast_one_in,
             other_ttls: false,
             linger: Duration::from_nanos(linger),
+            modes: modes == 1,
         };
         Process { uri, client_id, number, incarnation, clients: threads, workload }
     }

@@ -90,7 +90,9 @@ impl<'h> Grant<'h> {
 
     /// Returns the moment until which the holder may have had the lock: until an answer said that it does not have it
     /// any more, at the latest until the last record has expired that its calls may have written. A server that goes
-    /// away may forget a release or a conversion. A store may let a renewed record last for the longest TTL so far.
+    /// away may forget a release or a conversion. A store may let a renewed record last for the longest TTL so far. The
+    /// library refuses to convert a lease that is over by its own clock without asking the store, which may keep the record
+    /// for a little longer.
     pub fn possible_end(&self, tolerances: &Tolerances) -> Moment {
         let end = |event, ttl| self.late_effects.latest_end(event, ttl, tolerances);
         let mut longest = self.ttl;
@@ -100,18 +102,19 @@ impl<'h> Grant<'h> {
         });
         let lasts = renewed.fold(end(self.acquire, self.ttl), Moment::max);
         let over = |event: &&&Event| match event.answer {
-            Answer::Ok | Answer::Granted { .. } => true,
+            Answer::Ok => true,
             Answer::Lost => !tolerances.older_records,
             _ => false,
         };
+        let converted = |event: &&&Event| matches!(event.answer, Answer::Granted { .. });
         let kept = |event: &&&Event| !self.late_effects.forgets(event.called, lasts);
         let renewals = self.renewals.iter().map(|(event, _)| event);
         // The record of a released lock may stay.
         let releases = self.releases.iter().filter(|_| tolerances.linger.is_zero());
         renewals
             .chain(releases)
-            .chain(&self.conversions)
             .filter(over)
+            .chain(self.conversions.iter().filter(converted))
             .filter(kept)
             .map(|event| event.last_seen())
             .fold(lasts, Moment::min)

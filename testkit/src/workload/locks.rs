@@ -1,4 +1,5 @@
-//! Clients that acquire, renew and release locks, and send writes to a receiver that compares fences.
+//! Clients that acquire, renew and release locks, and send writes to a receiver that compares fences. What they do in modes
+//! that are not exclusive is in [`modes`](super::modes).
 
 use std::io::Write;
 use std::sync::Arc;
@@ -42,6 +43,9 @@ pub struct LockWorkload {
     /// How long released locks stay with their manager: see [`Builder::linger`](dlm::Builder::linger). The managers then
     /// hear notices over UDP.
     pub linger: Duration,
+    /// The clients use all modes, mostly the shared one, and convert their leases. With readers they send reads to the receiver.
+    /// The store must keep modes.
+    pub modes: bool,
 }
 
 impl LockWorkload {
@@ -59,6 +63,7 @@ impl LockWorkload {
             outlast_one_in: 8,
             other_ttls: false,
             linger: Duration::ZERO,
+            modes: false,
         }
     }
 
@@ -111,8 +116,9 @@ impl LockWorkload {
         }
     }
 
-    /// Acquires and releases each lock of all clients, as soon as it is free. Call it when the clients have ended: a
-    /// lock that stays held breaks a rule.
+    /// Acquires and releases each lock of all clients, as soon as it is free, with [`modes`](LockWorkload::modes) also as a
+    /// reader. Call it when the clients have ended: a lock that stays held breaks a rule, and so does one that stays free for
+    /// a writer.
     ///
     /// # Panics
     /// See [`run`](LockWorkload::run).
@@ -121,7 +127,10 @@ impl LockWorkload {
         let quiet =
             (0..self.clients).flat_map(|owner| (0..self.quiet_locks).map(move |n| quiet_key(owner, n)));
         for key in (0..self.locks).map(|number| self.key(number)).chain(quiet) {
-            client.drain(log, &key);
+            client.drain(log, &key, Mode::Exclusive);
+            if self.modes {
+                client.drain(log, &key, Mode::Shared);
+            }
         }
     }
 
@@ -154,13 +163,13 @@ impl LockWorkload {
     }
 }
 
-struct LockClient<'a> {
+pub(super) struct LockClient<'a> {
     manager: LockManager,
-    random: Rng,
-    receiver: Option<&'a Receiver>,
+    pub(super) random: Rng,
+    pub(super) receiver: Option<&'a Receiver>,
     number: u64,
     pace: Duration,
-    workload: &'a LockWorkload,
+    pub(super) workload: &'a LockWorkload,
 }
 
 impl LockClient<'_> {
@@ -174,8 +183,9 @@ impl LockClient<'_> {
     }
 
     fn use_a_lock(&mut self, log: &mut Recorder<impl Write>, key: &str, wait: Duration) {
-        if let Some((lease, id)) = self.acquire(log, key, wait) {
-            self.hold(log, key, lease, &id);
+        let mode = self.any_mode();
+        if let Some((lease, id)) = self.acquire(log, key, mode, wait) {
+            self.hold(log, key, lease, id);
         }
         self.pause();
     }
@@ -185,10 +195,11 @@ impl LockClient<'_> {
         if self.random.u64(..8 * self.workload.outlast_one_in) == 0 {
             return self.use_a_lock(log, key, Duration::ZERO);
         }
-        if let Some((lease, id)) = self.acquire(log, key, Duration::ZERO) {
+        let mode = self.any_mode();
+        if let Some((lease, id)) = self.acquire(log, key, mode, Duration::ZERO) {
             if self.random.u8(..16) == 0 {
                 check(log, key, &lease, &id);
-                self.write(log, key, &lease, &id);
+                self.use_receiver(log, key, &lease, &id);
             }
             release(log, key, &lease, &id);
         }
@@ -199,43 +210,44 @@ impl LockClient<'_> {
         &mut self,
         log: &mut Recorder<impl Write>,
         key: &str,
+        mode: Mode,
         wait: Duration,
     ) -> Option<(Lease, CallId)> {
         let lock = self.manager.lock(key, Level::Xdc).expect("a valid name");
+        let lock = match mode {
+            Mode::Shared => lock.shared(),
+            Mode::Update => lock.update(),
+            _ => lock,
+        };
         let ttl = self.workload.ttl;
-        let id = log.call(key, Operation::Acquire { ttl, wait, mode: Mode::Exclusive });
+        let id = log.call(key, Operation::Acquire { ttl, wait, mode });
         let acquired =
             if wait.is_zero() { lock.try_acquire_with_ttl(ttl) } else { lock.acquire_within(ttl, wait) };
-        let (lease, answer) = match acquired {
-            Ok(lease) => {
-                let fence = lease.fence().map(|fence| fence.0);
-                let ends = lease.ends();
-                (Some(lease), Answer::Granted { fence, ends })
-            }
-            Err(error) => (None, Answer::from(&error)),
-        };
-        log.returned(&id, answer);
-        lease.map(|lease| (lease, id))
+        log.returned(&id, granted(&acquired));
+        acquired.ok().map(|lease| (lease, id))
     }
 
-    fn hold(&mut self, log: &mut Recorder<impl Write>, key: &str, lease: Lease, id: &CallId) {
+    fn hold(&mut self, log: &mut Recorder<impl Write>, key: &str, mut lease: Lease, mut id: CallId) {
         for _ in 0..self.random.u8(1..5) {
             match self.random.u64(..self.workload.outlast_one_in) {
                 0 => sleep(self.workload.ttl * 13 / 10),
-                step if step % 4 == 1 => renew(log, key, &lease, id, self.renewal_ttl(&lease)),
+                step if step % 4 == 1 => renew(log, key, &lease, &id, self.renewal_ttl(&lease)),
+                step if step % 4 == 2 && self.workload.modes => {
+                    (lease, id) = self.convert(log, key, lease, id);
+                }
                 _ => self.pause(),
             }
-            check(log, key, &lease, id);
-            self.write(log, key, &lease, id);
+            check(log, key, &lease, &id);
+            self.use_receiver(log, key, &lease, &id);
         }
         match self.random.u8(..8) {
             // The holder vanishes: nobody can release the lock any more.
             0 => drop(lease.into_token()),
             1 => {
-                release(log, key, &lease, id);
-                release(log, key, &lease, id);
+                release(log, key, &lease, &id);
+                release(log, key, &lease, &id);
             }
-            _ => release(log, key, &lease, id),
+            _ => release(log, key, &lease, &id),
         }
     }
 
@@ -247,25 +259,33 @@ impl LockClient<'_> {
         }
     }
 
+    /// An exclusive holder writes, any other reads.
+    fn use_receiver(&self, log: &mut Recorder<impl Write>, key: &str, lease: &Lease, id: &CallId) {
+        if lease.mode() == Mode::Exclusive {
+            self.write(log, key, lease, id)
+        } else {
+            self.read(log, key, lease, id)
+        }
+    }
+
     fn write(&self, log: &mut Recorder<impl Write>, key: &str, lease: &Lease, id: &CallId) {
         let (Some(receiver), Some(fence)) = (self.receiver, lease.fence().map(|fence| fence.0)) else {
             return;
         };
         let write = log.call(key, Operation::Write { lease: id.clone(), fence });
-        let received = receiver.write(key, fence);
-        log.returned(&write, received.map_or_else(|highest| Answer::Refused { highest }, |()| Answer::Ok));
+        log.returned(&write, received(receiver.write(key, fence)));
     }
 
-    fn pause(&mut self) {
+    pub(super) fn pause(&mut self) {
         if !self.pace.is_zero() {
             sleep(self.pace.mul_f64(self.random.f64()));
         }
     }
 
-    fn drain(&mut self, log: &mut Recorder<impl Write>, key: &str) {
+    fn drain(&mut self, log: &mut Recorder<impl Write>, key: &str, mode: Mode) {
         let by = Deadline::after(crate::LONG);
         while !by.passed() {
-            if let Some((lease, id)) = self.acquire(log, key, Duration::ZERO) {
+            if let Some((lease, id)) = self.acquire(log, key, mode, Duration::ZERO) {
                 release(log, key, &lease, &id);
                 break;
             }
@@ -279,7 +299,24 @@ fn quiet_key(owner: u64, number: u64) -> String {
     format!("quiet-{owner}-{number}")
 }
 
-fn renew(log: &mut Recorder<impl Write>, key: &str, lease: &Lease, id: &CallId, ttl: Duration) {
+/// Returns how an acquisition or a conversion is logged. Members of a lock have an epoch in place of a fence.
+pub(super) fn granted(answer: &dlm::Result<Lease>) -> Answer {
+    match answer {
+        Ok(lease) => {
+            let epoch = || lease.epoch().map(|epoch| epoch.0);
+            let fence = lease.fence().map_or_else(epoch, |fence| Some(fence.0));
+            Answer::Granted { fence, ends: lease.ends() }
+        }
+        Err(error) => Answer::from(error),
+    }
+}
+
+/// Returns how the answer of a receiver is logged.
+pub(super) fn received(answer: Result<(), u64>) -> Answer {
+    answer.map_or_else(|highest| Answer::Refused { highest }, |()| Answer::Ok)
+}
+
+pub(super) fn renew(log: &mut Recorder<impl Write>, key: &str, lease: &Lease, id: &CallId, ttl: Duration) {
     let renew = log.call(key, Operation::Renew { lease: id.clone(), ttl });
     let answer = match lease.renew_for(ttl) {
         Ok(()) => Answer::Renewed { ends: lease.ends() },
@@ -288,7 +325,7 @@ fn renew(log: &mut Recorder<impl Write>, key: &str, lease: &Lease, id: &CallId, 
     log.returned(&renew, answer);
 }
 
-fn release(log: &mut Recorder<impl Write>, key: &str, lease: &Lease, id: &CallId) {
+pub(super) fn release(log: &mut Recorder<impl Write>, key: &str, lease: &Lease, id: &CallId) {
     let release = log.call(key, Operation::Release { lease: id.clone() });
     let answer = match lease.release() {
         Ok(true) => Answer::Ok,
@@ -298,7 +335,7 @@ fn release(log: &mut Recorder<impl Write>, key: &str, lease: &Lease, id: &CallId
     log.returned(&release, answer);
 }
 
-fn check(log: &mut Recorder<impl Write>, key: &str, lease: &Lease, id: &CallId) {
+pub(super) fn check(log: &mut Recorder<impl Write>, key: &str, lease: &Lease, id: &CallId) {
     let check = log.call(key, Operation::Check { lease: id.clone() });
     log.returned(&check, lease.check().map_or_else(|error| Answer::from(&error), |()| Answer::Ok));
 }

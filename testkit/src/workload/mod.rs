@@ -5,6 +5,7 @@
 
 mod latches;
 mod locks;
+mod modes;
 mod party;
 mod rows;
 
