@@ -10,8 +10,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use dlm::simulation::{self, Runtime};
-use dlm::store::LockStore;
 use dlm::store::remote::RemoteStore;
+use dlm::store::{LockStore, MemoryStore};
 use dlm::{LockManager, Moment};
 use dlm_testkit::history::{
     Answer, CallId, Event, History, Operation, Recorder, Rule, Tolerances, Violation, check,
@@ -38,6 +38,9 @@ pub enum Subject {
     Locks,
     /// Latches.
     Latches,
+    /// Locks in all modes, on one machine: in a store that all processes share, with one clock. No request is lost there, and
+    /// processes stop and die.
+    Modes,
 }
 
 /// Everything that is decided before a run begins.
@@ -142,9 +145,14 @@ fn draw_clock(random: &mut Rng) -> Clock {
 }
 
 impl World {
-    /// Draws a world. One in three uses latches, the others locks.
+    /// Draws a world. Two in six use latches, one uses modes, the others locks.
     pub fn of(seed: u64) -> World {
-        World::draw(seed, if seed.is_multiple_of(3) { Subject::Latches } else { Subject::Locks })
+        let subject = match seed % 6 {
+            0 | 3 => Subject::Latches,
+            4 => Subject::Modes,
+            _ => Subject::Locks,
+        };
+        World::draw(seed, subject)
     }
 
     /// Draws a world with this subject.
@@ -156,7 +164,10 @@ impl World {
         let lasts = ttl * 20;
         let schedule = draw_schedule(random);
         let faults = draw_faults(random, ttl);
-        let clocks: Vec<Clock> = (0..FIRST + threads.len()).map(|_| draw_clock(random)).collect();
+        let mut clocks: Vec<Clock> = (0..FIRST + threads.len()).map(|_| draw_clock(random)).collect();
+        if subject == Subject::Modes {
+            clocks = vec![clocks[SERVER]; clocks.len()];
+        }
         let timeout = ttl.mul_f64(0.5 + random.f64());
         let calm = random.u8(..4) == 0;
         let processes = FIRST..FIRST + threads.len();
@@ -164,7 +175,7 @@ impl World {
             let process = random.usize(processes.clone());
             let mishap = match random.u8(..8) {
                 0..3 => Mishap::Stop(process, up_to(random, ttl * 2)),
-                3 if subject == Subject::Locks => Mishap::Kill(process),
+                3 if subject != Subject::Latches => Mishap::Kill(process),
                 4 => Mishap::SetWall(process, random.i64(-3_600_000..3_600_000)),
                 5 if random.bool() => Mishap::SetWall(SERVER, random.i64(-2000..2000)),
                 _ => Mishap::Down(up_to(random, ttl)),
@@ -237,8 +248,8 @@ impl World {
     /// is then below that of another holder.
     pub fn linger(&self) -> Duration {
         let forward = |mishap: &Mishap| matches!(mishap, Mishap::SetWall(SERVER, by) if *by > 0);
-        let may = self.subject == Subject::Locks
-            && self.dialect != Dialect::Gateway
+        let may = self.subject != Subject::Latches
+            && (self.dialect != Dialect::Gateway || self.subject == Subject::Modes)
             && !self.events.iter().any(|(_, mishap)| forward(mishap));
         if may && (self.seed / 7).is_multiple_of(2) { self.ttl / 2 } else { Duration::ZERO }
     }
@@ -279,7 +290,8 @@ impl World {
         });
         let slow = self.faults.slow + Duration::from_millis(10);
         // The workload renews for up to twice the TTL.
-        let older = if self.dialect.brings_back() { 2 * self.ttl } else { Duration::ZERO };
+        let brings_back = self.dialect.brings_back() && self.subject != Subject::Modes;
+        let older = if brings_back { 2 * self.ttl } else { Duration::ZERO };
         let stalls = if self.schedule.stalls_every > 0 { self.schedule.stall * 20 } else { Duration::ZERO };
         let delays = stopped + stalls + slow + 2 * self.timeout;
         // With background threads that wait for a server, a read waits for its turn. Pauses grow after failures.
@@ -288,7 +300,7 @@ impl World {
             clock_rate: 0.035,
             epsilon: Duration::from_millis(5) + forward,
             store_slack: self.dialect.slack() + back + older,
-            older_records: self.dialect.brings_back(),
+            older_records: brings_back,
             linger: self.linger(),
             // A client that was killed may have sent its last request one wait and one time-out after its call.
             late: delays + 2 * self.ttl + down,
@@ -379,11 +391,15 @@ impl Stage {
     /// Runs in the observer.
     fn play(&self, wrap: &dyn Fn(Arc<dyn LockStore>) -> Arc<dyn LockStore>) {
         let register = SimulatedRegister::new(self.world.dialect, &self.network);
-        let store = wrap(Arc::new(RemoteStore::new(register)));
+        let store: Arc<dyn LockStore> = match self.world.subject {
+            Subject::Modes => Arc::new(MemoryStore::new()),
+            Subject::Locks | Subject::Latches => Arc::new(RemoteStore::new(register)),
+        };
+        let store = wrap(store);
         engine().set_datagrams(self.world.notices().unwrap_or_default());
         self.world.events.iter().for_each(|(at, mishap)| self.schedule(*at, *mishap));
         match self.world.subject {
-            Subject::Locks => self.use_locks(&store),
+            Subject::Locks | Subject::Modes => self.use_locks(&store),
             Subject::Latches => self.use_latches(&store),
         }
     }
@@ -453,8 +469,9 @@ impl Stage {
         let World { seed, ttl, lasts, .. } = self.world;
         let clients = self.world.threads.iter().sum();
         let locks = 1 + seed % 3;
+        let modes = self.world.subject == Subject::Modes;
         let workload =
-            LockWorkload { clients, locks, ttl, lasts, other_ttls: true, ..LockWorkload::new(seed) };
+            LockWorkload { clients, locks, ttl, lasts, other_ttls: true, modes, ..LockWorkload::new(seed) };
         let receiver = Arc::new(Receiver::new());
         let drained = workload.clone();
         self.in_all_processes(store, move |manager, number, log| {

@@ -35,6 +35,12 @@ fn lock_mutant_is_found(mutation: LockMutation, rule: Rule) {
     });
 }
 
+fn mode_mutant_is_found(mutation: LockMutation, rule: Rule) {
+    is_found(&format!("{mutation:?}"), rule, Subject::Modes, move |store| {
+        Arc::new(LockMutant::new(store, mutation))
+    });
+}
+
 fn latch_mutant_is_found(mutation: LatchMutation, rule: Rule) {
     is_found(&format!("{mutation:?}"), rule, Subject::Latches, move |store| {
         Arc::new(LatchMutant::new(store, mutation))
@@ -106,6 +112,41 @@ fn an_old_holders_record_that_overwrites_a_newer_one_is_found() {
 #[test]
 fn a_late_renewal_that_shortens_the_lease_is_found() {
     lock_mutant_is_found(LockMutation::ShortensLate, Rule::Exclusion);
+}
+
+#[test]
+fn a_reader_beside_a_writer_is_found() {
+    mode_mutant_is_found(LockMutation::SharedBesideExclusive, Rule::NoOverlap);
+}
+
+#[test]
+fn a_writer_of_an_older_version_beside_readers_is_found() {
+    mode_mutant_is_found(LockMutation::OlderVersionBesideReader, Rule::NoOverlap);
+}
+
+#[test]
+fn a_step_down_that_begins_no_number_is_found() {
+    mode_mutant_is_found(LockMutation::StepDownKeepsNumber, Rule::UniqueFences);
+}
+
+#[test]
+fn a_renewal_that_turns_the_number_back_is_found() {
+    mode_mutant_is_found(LockMutation::RenewalLowersNumber, Rule::RisingFences);
+}
+
+#[test]
+fn a_conversion_in_two_steps_is_found() {
+    mode_mutant_is_found(LockMutation::ConvertsInTwoSteps, Rule::Exclusion);
+}
+
+#[test]
+fn a_dead_reader_that_others_keep_alive_is_found() {
+    mode_mutant_is_found(LockMutation::RenewsAll, Rule::NoPhantomHolder);
+}
+
+#[test]
+fn a_turn_that_lets_readers_in_beside_a_writer_is_found() {
+    mode_mutant_is_found(LockMutation::TurnIgnoresWriter, Rule::NoOverlap);
 }
 
 #[test]
