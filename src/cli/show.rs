@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use dlm::store::Inspection;
-use dlm::{Fence, Holder, LockManager, LockName};
+use dlm::{Fence, Holder, LockManager, LockName, Mode};
 use serde_json::json;
 
 use crate::cli::args::{self, Global, LockArg};
@@ -15,10 +15,15 @@ pub(crate) fn show(global: &Global, args: &args::Show) -> CommandOutcome {
     let manager = open::manager(global, None, "show")?;
     let lock = open::named_lock(&manager, global, &args.lock)?;
     let found = lock.inspect()?;
+    // Several only if they are not exclusive.
+    let holders = match &found.holder {
+        Some(holder) if holder.mode != Mode::Exclusive => lock.holders()?,
+        holder => holder.iter().cloned().collect(),
+    };
     output::show(&if global.json {
-        output::json(as_json(lock.name(), &found))
+        output::json(as_json(lock.name(), &found, &holders))
     } else {
-        let mut text = as_text(lock.name(), &found);
+        let mut text = as_text(lock.name(), &found, &holders);
         if let (None, Some(note)) = (&found.holder, note(&manager, global, &args.lock)) {
             text += &format!("\nnote  {note}");
         }
@@ -68,12 +73,15 @@ pub(crate) fn init(global: &Global, args: &args::Init) -> CommandOutcome {
     Ok(0)
 }
 
-fn as_text(name: &LockName, found: &Inspection) -> String {
+fn as_text(name: &LockName, found: &Inspection, holders: &[Holder]) -> String {
     let mut rows = vec![("lock", names::shown(name.key()))];
     match &found.holder {
         None => rows.push(("state", "free".into())),
         Some(holder) => {
             rows.push(("state", "held".into()));
+            if holder.mode != Mode::Exclusive {
+                rows.push(("mode", holder.mode.name().into()));
+            }
             let identity = holder.identity.as_ref().map(ToString::to_string);
             rows.push(("by", identity.unwrap_or_else(|| "a client that does not identify itself".into())));
             if let Some(since) = holder.since {
@@ -82,6 +90,7 @@ fn as_text(name: &LockName, found: &Inspection) -> String {
             if let Some(left) = holder.remaining {
                 rows.push(("left", format!("{}, unless renewed", seconds(left))));
             }
+            rows.extend(holders.iter().skip(1).map(|holder| ("also", holder.to_string())));
         }
     }
     if let Some(Fence(fence)) = found.fence {
@@ -93,11 +102,12 @@ fn as_text(name: &LockName, found: &Inspection) -> String {
     rows.iter().map(|(key, value)| format!("{key:<6}{value}")).collect::<Vec<_>>().join("\n")
 }
 
-fn as_json(name: &LockName, found: &Inspection) -> serde_json::Value {
+fn as_json(name: &LockName, found: &Inspection, holders: &[Holder]) -> serde_json::Value {
     json!({
         "lock": name.key(),
         "held": found.holder.is_some(),
         "holder": found.holder.as_ref().map(holder_json),
+        "holders": holders.iter().map(holder_json).collect::<Vec<_>>(),
         "fence": found.fence.map(|Fence(number)| number.to_string()),
         "layout": found.layout,
     })
@@ -109,6 +119,7 @@ pub(crate) fn holder_json(holder: &Holder) -> serde_json::Value {
         "host": identity.map(|identity| &identity.host),
         "pid": identity.map(|identity| identity.pid),
         "purpose": identity.map(|identity| &identity.purpose),
+        "mode": holder.mode.name(),
         "since_ms": holder.since.map(since_ms),
         "remaining_ms": holder.remaining.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
     })

@@ -1,5 +1,6 @@
 //! The handle of a lock.
 
+use std::cmp::Reverse;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,7 +12,6 @@ use crate::handles::break_holder::Inspected;
 use crate::handles::lease::Lease;
 use crate::handles::pending::Pending;
 use crate::names::history_entry::HistoryEntry;
-#[cfg(feature = "capi")]
 use crate::names::holder::Holder;
 use crate::names::lock_name::{Level, LockName};
 use crate::names::mode::Mode;
@@ -231,7 +231,24 @@ impl Lock {
         self.session.store.inspect(&self.name, Deadline::after(self.session.settings.timeout))
     }
 
-    /// Reads who holds the lock, for [`Inspected::break_holder`]. Blocks for one or two reads of the store.
+    /// Returns all that hold the lock: one exclusive holder, or any number of others. Blocks for one or two reads of the store.
+    ///
+    /// # Errors
+    /// Those of [`inspect`](Lock::inspect).
+    pub fn holders(&self) -> Result<Vec<Holder>> {
+        self.session.usable()?;
+        let by = Deadline::after(self.session.settings.timeout);
+        match self.session.store.modes() {
+            Some(modes) => {
+                let mut holds = modes.holds(&self.name, by)?;
+                holds.sort_by_key(|hold| Reverse(hold.holder.remaining));
+                Ok(holds.into_iter().map(|hold| hold.holder).collect())
+            }
+            None => Ok(self.session.store.holder(&self.name, by)?.into_iter().collect()),
+        }
+    }
+
+    /// Reads who holds the lock, for [`Inspected::break_holder`]. Of several, the one whose lease ends last. Blocks for one or two reads of the store.
     ///
     /// # Errors
     /// Those of [`inspect`](Lock::inspect).

@@ -18,7 +18,7 @@
 //!
 //! Waiters for different modes are in one queue. Readers at the front ask one after the other at once, up to the next writer.
 //! Readers behind a writer go before it when one of them has waited for [`QUANTUM`] intervals, and then others wait behind it
-//! as long.
+//! as long. A reader that waits only behind those who want to update goes before them, or asks in the end.
 //! A reader that this process has released frees nothing for other processes, so the quantum is that of exclusive holds. Who
 //! wants to raise its own hold comes before all others.
 //!
@@ -91,6 +91,11 @@ pub(crate) struct Terms<'a> {
     /// Whether a failure to reach the store concerns the whole queue. It does not if this waiter gives the store
     /// less time than the others do.
     pub(crate) speaks_for_all: bool,
+}
+
+/// Whether a waiter for `mode` wants more than one for `than`.
+fn is_more(mode: Mode, than: Mode) -> bool {
+    mode == Mode::Exclusive && than != Mode::Exclusive || mode == Mode::Update && than == Mode::Shared
 }
 
 /// Where a waiter joins its queue.
@@ -478,7 +483,7 @@ impl<Q: Deref<Target = LocalQueues>> QueueTicket<Q> {
         // Under the map's lock, because the empty queue could be removed in between.
         let mut state = queue.state.lock();
         match place {
-            Place::Last => state.waiting.push_back(Arc::clone(&waiter)),
+            Place::Last => state.push_last(Arc::clone(&waiter)),
             Place::First => {
                 state.waiting.push_front(Arc::clone(&waiter));
                 state.front_has_changed();
@@ -515,20 +520,40 @@ impl QueueState {
         state
     }
 
-    /// Lets those who want to read ask before those who want to write, if this reader has waited for its turn: a writer in
+    /// A reader goes before those who wait for another updater, which is not in its way. Each of them lets readers pass for
+    /// [`QUANTUM`] of its intervals, so that they do not keep it from ever asking.
+    fn push_last(&mut self, waiter: Arc<Waiter>) {
+        let (now, is_update) = (Moment::now(), |mode| mode == Mode::Update);
+        let waits_for_update = self.holder.as_ref().is_some_and(|holder| is_update(holder.mode));
+        let is_passed =
+            |behind: &Arc<Waiter>| is_update(behind.mode) && now < behind.turn_at() && waits_for_update;
+        let is_reader = waiter.mode == Mode::Shared;
+        let passed = self.waiting.iter().rev().take_while(|behind| is_reader && is_passed(behind)).count();
+        let at = self.waiting.len() - passed;
+        self.waiting.insert(at, waiter);
+        if at == 0 && passed > 0 {
+            self.front_has_changed();
+        }
+    }
+
+    /// Lets those who want less ask before those who want more, if this reader has waited for its turn: a writer in
     /// front of it waits for readers that wait for each other, or a lock is never free.
     fn take_turn(&mut self, reader: &Waiter) {
         if reader.mode == Mode::Exclusive || Moment::now() < reader.turn_at() {
             return;
         }
-        let ahead = self.waiting.iter().take_while(|waiter| !std::ptr::eq(&***waiter, reader));
-        if !ahead.into_iter().any(|waiter| waiter.mode == Mode::Exclusive) {
+        if !self.ahead_of(reader).any(|waiter| is_more(waiter.mode, reader.mode)) {
             return;
         }
-        // The order among them stays.
-        self.waiting.make_contiguous().sort_by_key(|waiter| waiter.mode == Mode::Exclusive);
+        // The order among equals stays.
+        let mode = reader.mode;
+        self.waiting.make_contiguous().sort_by_key(|waiter| is_more(waiter.mode, mode));
         self.front_has_changed();
         self.wake_front();
+    }
+
+    fn ahead_of<'a>(&'a self, waiter: &'a Waiter) -> impl Iterator<Item = &'a Arc<Waiter>> {
+        self.waiting.iter().take_while(move |other| !std::ptr::eq(&***other, waiter))
     }
 
     /// The new front asks at once, unless it is the turn of other processes. An answer to the earlier one says nothing about
@@ -604,10 +629,18 @@ impl<Q: Deref<Target = LocalQueues>> QueueTicket<Q> {
             return Err(Ended::Cancelled);
         }
         let now = Moment::now();
-        let front = state.waiting.front().is_some_and(|waiter| Arc::ptr_eq(waiter, &self.waiter));
+        let front = self.is_front(state);
         let brief = state.yielding && !asked && terms.by.moment() <= state.next_ask;
         if front && (brief || now >= state.next_ask) && (!asked || now < terms.by.moment()) {
             return Ok(QueueStep::Ask(state.how, state.releases));
+        }
+        // It has waited for an updater only, which is not in its way.
+        let is_reader = !front && !asked && self.waiter.mode == Mode::Shared;
+        if is_reader
+            && now >= terms.by.moment()
+            && !state.ahead_of(&self.waiter).any(|waiter| waiter.mode == Mode::Exclusive)
+        {
+            return Ok(QueueStep::Ask(Ask::Attempt, state.releases));
         }
         if now >= terms.by.moment() {
             return Err(Ended::Unavailable(state.holder.clone().map(Box::new)));
@@ -634,6 +667,9 @@ impl<Q: Deref<Target = LocalQueues>> QueueTicket<Q> {
             state.ours_since.get_or_insert(Moment::now());
             state.ours = true;
         }
+        if terms.mode != Mode::Exclusive && !self.is_front(&state) {
+            return;
+        }
         let behind = state.waiting.iter().find(|waiter| !Arc::ptr_eq(waiter, &self.waiter));
         match behind.is_some_and(|behind| behind.mode.is_compatible_with(terms.mode)) {
             true => state.ask_at(Moment::now(), Ask::Attempt),
@@ -649,8 +685,9 @@ impl<Q: Deref<Target = LocalQueues>> QueueTicket<Q> {
         let mut next = self.queues.next_poll(retry);
         let mut state = self.queue.state.lock();
         state.has_paused = false;
-        if state.releases != releases {
-            // The lock was released meanwhile, and the release or its notice has set `next_ask`.
+        if state.releases != releases || !self.is_front(&state) {
+            // The lock was released meanwhile, and the release or its notice has set `next_ask`; or this waiter does not
+            // ask for the others.
             return;
         }
         let notices = holder.as_ref().and_then(|holder| holder.identity.as_ref()?.notices);
@@ -719,8 +756,12 @@ impl<Q: Deref<Target = LocalQueues>> QueueTicket<Q> {
         own()
     }
 
+    fn is_front(&self, state: &QueueState) -> bool {
+        state.waiting.front().is_some_and(|waiter| Arc::ptr_eq(waiter, &self.waiter))
+    }
+
     fn leave(&self, mut state: MutexGuard<'_, QueueState>) -> bool {
-        let was_front = state.waiting.front().is_some_and(|waiter| Arc::ptr_eq(waiter, &self.waiter));
+        let was_front = self.is_front(&state);
         state.waiting.retain(|waiter| !Arc::ptr_eq(waiter, &self.waiter));
         if was_front {
             state.wake_front();

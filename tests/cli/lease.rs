@@ -5,6 +5,7 @@ use std::io::Write as _;
 use std::process::Stdio;
 use std::time::{Duration, SystemTime};
 
+use dlm::{Level, LockManager};
 use rustix::process::Signal;
 
 use super::{Running, Shell, catches};
@@ -30,6 +31,33 @@ fn a_lease_is_renewed_and_released_by_other_processes() {
     assert!(!shell.is_held("job"));
     shell.run(&["release", &lease]).fails_with(77);
     shell.run(&["renew", &lease]).fails_with(77);
+}
+
+/// The command acquires locks exclusively, and shows what programs hold.
+#[test]
+fn all_holders_of_a_lock_are_shown_with_their_modes() {
+    let shell = Shell::new();
+    let free = shell.json(&["show", "--json", "job"]);
+    let client = free["lock"].as_str().unwrap().strip_prefix("XDC#").unwrap().strip_suffix("#job").unwrap();
+    let builder = LockManager::builder().store_uri(&shell.store).client(client);
+    let manager = builder.purpose("reports").ttl(Duration::from_secs(600)).open().unwrap();
+    let lock = manager.lock("job", Level::Xdc).unwrap();
+    let long = lock.shared().acquire_with_ttl(Duration::from_secs(900)).unwrap();
+    let short = lock.update().acquire().unwrap();
+    let shown = shell.json(&["show", "--json", "job"]);
+    assert_eq!(shown["holder"]["mode"], "SHARED");
+    let modes: Vec<_> = shown["holders"].as_array().unwrap().iter().map(|holder| &holder["mode"]).collect();
+    assert_eq!(modes, ["SHARED", "UPDATE"]);
+    assert_eq!(fence_of(&shown), long.epoch().unwrap().0);
+    let text = shell.run(&["show", "job"]).ok().out;
+    assert!(text.contains("mode  SHARED\n") && text.contains("also  pid "), "{text}");
+    assert!(text.contains("for \"reports\" (UPDATE), "), "{text}");
+    let refused = shell.run(&["acquire", "--wait", "0s", "job"]).fails_with(75);
+    assert!(refused.contains("(SHARED)"), "{refused}");
+    drop((long, short));
+    assert_eq!(shell.json(&["show", "--json", "job"])["holders"], serde_json::json!([]));
+    let _held = shell.acquire("job");
+    assert_eq!(shell.json(&["show", "--json", "job"])["holders"][0]["mode"], "EXCLUSIVE");
 }
 
 /// Three different things, of which only one is a reason to stop the work.

@@ -357,3 +357,77 @@ fn the_reads_of_many_locks_fall_together_and_those_of_few_do_not() {
     // A tenth more or less than the interval, in eighths of it, and those that passed meanwhile.
     assert!(many as u64 <= 4 + took.as_secs(), "{many} moments in {took:?}");
 }
+
+fn in_mode(mode: Mode) -> Terms<'static> {
+    Terms { mode, retry: Duration::from_secs(60), ..terms(WAIT) }
+}
+
+/// Returns the modes of the waiters, the front first.
+fn modes(ticket: &QueueTicket<&LocalQueues>) -> Vec<Mode> {
+    ticket.queue.state.lock().waiting.iter().map(|waiter| waiter.mode).collect()
+}
+
+fn held_as(mode: Mode) -> Option<Holder> {
+    Some(Holder::new(None, None, None).with_mode(mode))
+}
+
+/// Both can have the lock, and the updater waits for another one.
+#[test]
+fn a_reader_goes_before_one_that_waits_for_an_updater_for_a_while() {
+    let queues = LocalQueues::default();
+    let join = |mode| queues.join(&name(), &in_mode(mode), Place::Last);
+    let updater = join(Mode::Update);
+    let before = join(Mode::Shared);
+    assert_eq!(modes(&updater), [Mode::Update, Mode::Shared], "nobody knows what the updater waits for");
+    updater.refused(held_as(Mode::Update), &in_mode(Mode::Update), 0);
+    drop(before);
+    let passing = join(Mode::Shared);
+    assert_eq!(modes(&updater), [Mode::Shared, Mode::Update]);
+    assert_eq!(passing.step(&in_mode(Mode::Shared), true).unwrap(), QueueStep::Ask(Ask::Attempt, 1));
+    let writer = join(Mode::Exclusive);
+    let behind = join(Mode::Shared);
+    assert_eq!(modes(&updater), [Mode::Shared, Mode::Update, Mode::Exclusive, Mode::Shared]);
+    drop((passing, writer, behind));
+    // Its interval is so short that readers have passed it for long enough.
+    let short = Terms { retry: Duration::from_nanos(1), ..in_mode(Mode::Update) };
+    let other = queues.join(&name(), &short, Place::First);
+    other.refused(held_as(Mode::Update), &short, other.queue.state.lock().releases);
+    drop(updater);
+    let reader = join(Mode::Shared);
+    assert_eq!(modes(&reader), [Mode::Update, Mode::Shared]);
+}
+
+#[test]
+fn readers_that_have_waited_behind_a_writer_for_long_go_before_it_together() {
+    let queues = LocalQueues::default();
+    let join = |terms: &Terms<'_>| queues.join(&name(), terms, Place::Last);
+    let writer = join(&in_mode(Mode::Exclusive));
+    writer.refused(held_as(Mode::Shared), &in_mode(Mode::Exclusive), 0);
+    let readers = [join(&in_mode(Mode::Shared)), join(&in_mode(Mode::Update))];
+    let patient = Terms { retry: Duration::from_millis(1), ..in_mode(Mode::Shared) };
+    let last = join(&patient);
+    assert!(matches!(readers[0].step(&in_mode(Mode::Shared), false), Ok(QueueStep::Park(_))));
+    thread::sleep(Duration::from_millis(1) * QUANTUM);
+    // One that has waited for its own ten intervals takes all with it that want no more than it does.
+    assert!(matches!(last.step(&patient, false), Ok(QueueStep::Park(_))), "the first of them asks");
+    assert_eq!(modes(&last), [Mode::Shared, Mode::Shared, Mode::Exclusive, Mode::Update]);
+    assert!(matches!(readers[0].step(&in_mode(Mode::Shared), false), Ok(QueueStep::Ask(Ask::Attempt, _))));
+    // What the writer is told now says nothing about when the first reader asks.
+    let asks = last.queue.state.lock().next_ask;
+    writer.refused(held_as(Mode::Shared), &in_mode(Mode::Exclusive), last.queue.state.lock().releases);
+    assert_eq!(last.queue.state.lock().next_ask, asks);
+}
+
+#[test]
+fn a_reader_whose_wait_is_over_behind_an_updater_asks_once() {
+    let queues = LocalQueues::default();
+    let updater = queues.join(&name(), &in_mode(Mode::Update), Place::Last);
+    updater.refused(held_as(Mode::Shared), &in_mode(Mode::Update), 0);
+    let over = Terms { by: Deadline::after(Duration::ZERO), ..in_mode(Mode::Shared) };
+    let reader = queues.join(&name(), &over, Place::Last);
+    assert!(matches!(reader.step(&over, false), Ok(QueueStep::Ask(Ask::Attempt, _))));
+    assert!(matches!(reader.step(&over, true), Err(Ended::Unavailable(_))));
+    let writer = queues.join(&name(), &in_mode(Mode::Exclusive), Place::First);
+    assert!(matches!(reader.step(&over, false), Err(Ended::Unavailable(_))), "a writer is before it");
+    drop(writer);
+}
