@@ -1,5 +1,5 @@
 //! The history checker of the testkit: each rule against hand-made histories, and all rules against stores with a
-//! known defect. The contract of modes against such stores as well.
+//! known defect. The contract of modes against such stores as well, and cases in which somebody waits for ever.
 
 mod healthy;
 mod latch_rules;
@@ -10,4 +10,5 @@ mod mode_mutants;
 mod mutants;
 mod row_rules;
 mod sketch;
+mod starved;
 mod timeline;

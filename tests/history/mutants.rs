@@ -129,6 +129,116 @@ fn a_late_renewal_that_shortens_the_lease_is_found() {
     lock_mutant_breaks(LockMutation::ShortensLate, Rule::Exclusion);
 }
 
+/// With this defect, clients that use all modes break the rule.
+///
+/// Some defects show in no history. The contract of modes finds them in [`mode_mutants`](super::mode_mutants):
+///
+/// | Defect | Why |
+/// |---|---|
+/// | `IgnoresIntent`, `TurnNeverEnds`, `IgnoresTurn`, `WithdrawalEndsAll`, `NestsInAnything`, `RefusesNested` | somebody waits too long, or has to: a wait may time out. [`starved`](super::starved) shows the first and the third |
+/// | `IntentNeverEnds` | the library withdraws its intents; only a writer that was killed leaves one |
+/// | `IgnoresWithdrawal`, `GrantKeepsIntent` | the intent ends with its maximum, and rule C allows so much after each writer |
+/// | `ConversionKeepsOldRecord` | the library never sends the record before a conversion again |
+/// | `BreakEndsAll` | the clients break nobody |
+fn mode_mutant_breaks(mutation: LockMutation, rule: Rule) {
+    must_break(rule, &format!("{mutation:?}"), |seed| {
+        let store: Arc<dyn LockStore> = Arc::new(LockMutant::new(Arc::new(MemoryStore::new()), mutation));
+        // Leases of several lengths show what a hold does to others.
+        let workload = LockWorkload { modes: true, other_ttls: true, lasts: LASTS, ..LockWorkload::new(seed) };
+        workload.run(&store, &Receiver::new())
+    });
+}
+
+#[test]
+fn mode_histories_find_a_reader_beside_a_writer() {
+    mode_mutant_breaks(LockMutation::SharedBesideExclusive, Rule::NoOverlap);
+}
+
+#[test]
+fn mode_histories_find_two_holders_that_may_write_later() {
+    mode_mutant_breaks(LockMutation::UpdateBesideUpdate, Rule::Exclusion);
+}
+
+#[test]
+fn mode_histories_find_an_older_version_that_is_let_in_beside_a_reader() {
+    mode_mutant_breaks(LockMutation::OlderVersionBesideReader, Rule::NoOverlap);
+}
+
+#[test]
+fn mode_histories_find_a_step_down_that_begins_no_number() {
+    mode_mutant_breaks(LockMutation::StepDownKeepsNumber, Rule::UniqueFences);
+}
+
+#[test]
+fn mode_histories_find_an_upgrade_that_begins_no_number() {
+    mode_mutant_breaks(LockMutation::UpgradeKeepsNumber, Rule::UniqueFences);
+}
+
+#[test]
+fn mode_histories_find_a_first_reader_with_the_number_of_the_writer_before() {
+    mode_mutant_breaks(LockMutation::FirstReaderKeepsNumber, Rule::RisingFences);
+}
+
+#[test]
+fn mode_histories_find_a_reader_that_joins_others_with_a_number_of_its_own() {
+    mode_mutant_breaks(LockMutation::EachReaderBeginsNumber, Rule::Exclusion);
+}
+
+#[test]
+fn mode_histories_find_a_renewal_that_turns_the_number_back() {
+    mode_mutant_breaks(LockMutation::RenewalLowersNumber, Rule::RisingFences);
+}
+
+#[test]
+fn mode_histories_find_a_conversion_that_keeps_the_end_of_the_hold() {
+    mode_mutant_breaks(LockMutation::ConversionKeepsEnd, Rule::Exclusion);
+}
+
+#[test]
+fn mode_histories_find_a_conversion_in_two_steps() {
+    mode_mutant_breaks(LockMutation::ConvertsInTwoSteps, Rule::Exclusion);
+}
+
+#[test]
+fn mode_histories_find_an_upgrade_beside_a_reader() {
+    mode_mutant_breaks(LockMutation::UpgradesBesideReaders, Rule::NoOverlap);
+}
+
+#[test]
+fn mode_histories_find_a_release_that_ends_all_holds() {
+    mode_mutant_breaks(LockMutation::ReleaseEndsAll, Rule::Exclusion);
+}
+
+#[test]
+fn mode_histories_find_a_renewal_of_another_hold() {
+    mode_mutant_breaks(LockMutation::RenewsFirst, Rule::Exclusion);
+}
+
+#[test]
+fn mode_histories_find_a_dead_reader_that_others_keep_alive() {
+    mode_mutant_breaks(LockMutation::RenewsAll, Rule::NoPhantomHolder);
+}
+
+#[test]
+fn mode_histories_find_a_hold_that_is_shortened_by_others() {
+    mode_mutant_breaks(LockMutation::ShortensOthers, Rule::Exclusion);
+}
+
+#[test]
+fn mode_histories_find_a_released_reader_that_shows_again() {
+    mode_mutant_breaks(LockMutation::ShowsReleasedReader, Rule::NoPhantomHolder);
+}
+
+#[test]
+fn mode_histories_find_two_readers_in_one_slot() {
+    mode_mutant_breaks(LockMutation::TwoInOneSlot, Rule::Exclusion);
+}
+
+#[test]
+fn mode_histories_find_a_turn_that_lets_readers_in_beside_a_writer() {
+    mode_mutant_breaks(LockMutation::TurnIgnoresWriter, Rule::NoOverlap);
+}
+
 /// Over a store with this defect, locks stay with their processes for as long as a lease lasts.
 fn lingering_mutant_breaks(mutation: LockMutation, rule: Rule) {
     let by = Deadline::after(PATIENCE);

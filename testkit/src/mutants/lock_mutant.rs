@@ -98,6 +98,14 @@ pub enum LockMutation {
     RenewsAll,
     /// A grant or a renewal ends the other holds together with this one.
     ShortensOthers,
+    /// The records of some readers that were released show again, until their leases would have ended.
+    ShowsReleasedReader,
+    /// A reader gets the slot of another one. Each of them then renews and releases the record of both.
+    TwoInOneSlot,
+    /// A renewal writes the number of the lock as it was before, so the next grants begin below it.
+    RenewalLowersNumber,
+    /// Intents stand in the way of readers also in their turn.
+    IgnoresTurn,
 }
 
 /// A store that passes every call on to another store, and has one defect. It may be shared between threads.
@@ -121,8 +129,8 @@ struct LastGrant {
     overwritten: bool,
 }
 
-/// Whether the grant of a lock with this number shows the defect of a mutant that breaks only some.
-fn shows(number: u64) -> bool {
+/// Whether the grant or the release of a lock with this number shows the defect of a mutant that breaks only some.
+pub(super) fn shows(number: u64) -> bool {
     number % GRANT_EVERY == GRANT_EVERY - 1
 }
 
@@ -255,6 +263,9 @@ impl LockStore for LockMutant {
         let current = self.current(name, owner_record);
         let instead = self.renewed_instead(name, &current, ttl, by)?;
         let renewed = self.inner.renew(name, &instead, ttl, by)?;
+        if renewed.is_some() {
+            self.note_renewal(name);
+        }
         // The caller goes on with its own record.
         let renewed =
             renewed.map(|renewed| if instead == *owner_record { renewed } else { owner_record.clone() });
@@ -275,8 +286,12 @@ impl LockStore for LockMutant {
             _ => {}
         }
         self.end_shortened(name, by)?;
+        let ghost = self.ghost(name, owner_record, by)?;
         let released = self.inner.release(name, &self.current(name, owner_record), by)?;
         self.released(name, owner_record);
+        if let Some(ghost) = ghost.filter(|_| released == Released::Freed) {
+            self.show_again(name, &ghost, by)?;
+        }
         if self.mutation == LockMutation::ReleaseEndsAll {
             self.end_all(name, released, by)?;
         }

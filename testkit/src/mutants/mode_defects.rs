@@ -10,7 +10,7 @@ use dlm::store::{
 use dlm::{Deadline, Fence, Holder, LockName, Moment, Result};
 use parking_lot::Mutex;
 
-use super::lock_mutant::{LockMutant, LockMutation};
+use super::lock_mutant::{LockMutant, LockMutation, shows};
 
 /// What a mutant remembers of each lock.
 pub(super) type Remembered = Mutex<HashMap<LockName, OneLock>>;
@@ -21,10 +21,15 @@ pub(super) struct OneLock {
     number: u64,
     intents: Vec<(IntentId, Identity)>,
     had_turn: bool,
-    /// The records that a conversion has left valid, each with the new one.
+    /// The records that a conversion has left valid, or that share a slot, each with the one that stands for it, in the order
+    /// in which that came about.
     replaced: Vec<(OwnerRecord, OwnerRecord)>,
     /// When holds end whose leases were shortened.
     ends: Vec<(OwnerRecord, Moment)>,
+    /// Releases of readers.
+    released: u64,
+    /// How far the numbers of grants are below those that the store counts.
+    lowered: u64,
 }
 
 impl LockMutant {
@@ -75,6 +80,7 @@ impl LockMutant {
     pub(super) fn remember(&self, name: &LockName, grant: &mut Grant, others: &[OwnerRecord], ttl: Duration) {
         let mut remembered = self.remembered.lock();
         let lock = remembered.entry(name.clone()).or_default();
+        lower(grant, lock.lowered);
         if let Some(epoch) = &mut grant.epoch {
             match self.mutation {
                 LockMutation::FirstReaderKeepsNumber if others.is_empty() && lock.number > 0 => {
@@ -106,8 +112,55 @@ impl LockMutant {
     pub(super) fn current(&self, name: &LockName, owner_record: &OwnerRecord) -> OwnerRecord {
         let remembered = self.remembered.lock();
         let replaced = remembered.get(name).into_iter().flat_map(|lock| &lock.replaced);
-        let new = replaced.rev().find(|(old, _)| old == owner_record).map(|(_, new)| new);
-        new.unwrap_or(owner_record).clone()
+        let current =
+            replaced.fold(owner_record, |current, (old, new)| if old == current { new } else { current });
+        current.clone()
+    }
+
+    /// Remembers that a renewal has succeeded.
+    pub(super) fn note_renewal(&self, name: &LockName) {
+        if self.mutation == LockMutation::RenewalLowersNumber {
+            self.remembered.lock().entry(name.clone()).or_default().lowered += 2;
+        }
+    }
+
+    /// Returns the hold of a reader that shows again once it was released.
+    pub(super) fn ghost(
+        &self,
+        name: &LockName,
+        owner_record: &OwnerRecord,
+        by: Deadline,
+    ) -> Result<Option<Holder>> {
+        if self.mutation != LockMutation::ShowsReleasedReader {
+            return Ok(None);
+        }
+        let holds = self.mode_store().holds(name, by)?;
+        let own = holds.into_iter().find(|hold| record(hold).as_ref() == Some(owner_record));
+        Ok(own.map(|own| own.holder).filter(|holder| {
+            let mut remembered = self.remembered.lock();
+            let released = &mut remembered.entry(name.clone()).or_default().released;
+            *released += u64::from(holder.mode == Mode::Shared);
+            holder.mode == Mode::Shared && shows(*released)
+        }))
+    }
+
+    /// Adds a hold of nobody, which lasts as long as that of this reader would have.
+    pub(super) fn show_again(&self, name: &LockName, reader: &Holder, by: Deadline) -> Result<()> {
+        let (Some(ttl), Some(identity)) = (reader.remaining, &reader.identity) else { return Ok(()) };
+        let terms = ModeTerms { turn: Some(Duration::ZERO), ..ModeTerms::new(reader.mode) };
+        self.mode_store().acquire_mode(Attempt { name, ttl, identity, by }, terms, &mut Vec::new())?;
+        Ok(())
+    }
+
+    /// Gives a new reader the slot of one that is there.
+    fn put_in_one_slot(&self, name: &LockName, new: &OwnerRecord, by: Deadline) -> Result<()> {
+        let holds = self.mode_store().holds(name, by)?;
+        let readers = holds.iter().filter(|hold| hold.holder.mode == Mode::Shared).filter_map(record);
+        for other in readers.filter(|other| other != new) {
+            self.inner.release(name, &other, by)?;
+            self.remembered.lock().entry(name.clone()).or_default().replaced.push((other, new.clone()));
+        }
+        Ok(())
     }
 
     /// Returns the record that a renewal of this one renews.
@@ -184,6 +237,12 @@ impl OneLock {
     }
 }
 
+/// Lowers the number of a grant.
+fn lower(grant: &mut Grant, by: u64) {
+    grant.fence = grant.fence.map(|fence| Fence(fence.0 - by));
+    grant.epoch = grant.epoch.map(|epoch| Epoch(epoch.0 - by));
+}
+
 fn record(hold: &LockHold) -> Option<OwnerRecord> {
     match &hold.grant {
         GrantRecord::Ours(owner_record) => Some(owner_record.clone()),
@@ -208,6 +267,7 @@ impl ModeStore for LockMutant {
             LockMutation::GrantKeepsIntent => terms.intent = None,
             LockMutation::RefusesNested => terms.nested_in = None,
             LockMutation::IgnoresIntent if is_reader => terms.turn = terms.turn.or(passes),
+            LockMutation::IgnoresTurn => terms.turn = None,
             LockMutation::NestsInAnything if terms.nested_in.is_some() => terms.turn = terms.turn.or(passes),
             LockMutation::TurnNeverEnds if is_reader => {
                 let mut remembered = self.remembered.lock();
@@ -238,6 +298,9 @@ impl ModeStore for LockMutant {
         if let Acquired::Granted(grant) = &mut acquired {
             grant.fences = asked.fences;
             self.remember(name, grant, &others, attempt.ttl);
+            if terms.mode == Mode::Shared && self.mutation == LockMutation::TwoInOneSlot {
+                self.put_in_one_slot(name, &grant.owner_record, attempt.by)?;
+            }
             if let Some(intent) = terms.intent {
                 self.forget_intent(name, intent);
             }
@@ -283,6 +346,7 @@ impl ModeStore for LockMutant {
                 }
                 let mut remembered = self.remembered.lock();
                 let lock = remembered.entry(name.clone()).or_default();
+                lower(grant, lock.lowered);
                 let last = grant.fence.map(|fence| fence.0).or(grant.epoch.map(|epoch| epoch.0));
                 lock.number = last.unwrap_or(lock.number);
                 if self.mutation == LockMutation::ConversionKeepsOldRecord {
