@@ -144,7 +144,8 @@ fn mode_mutant_breaks(mutation: LockMutation, rule: Rule) {
     must_break(rule, &format!("{mutation:?}"), |seed| {
         let store: Arc<dyn LockStore> = Arc::new(LockMutant::new(Arc::new(MemoryStore::new()), mutation));
         // Leases of several lengths show what a hold does to others.
-        let workload = LockWorkload { modes: true, other_ttls: true, lasts: LASTS, ..LockWorkload::new(seed) };
+        let workload =
+            LockWorkload { modes: true, other_ttls: true, lasts: LASTS, ..LockWorkload::new(seed) };
         workload.run(&store, &Receiver::new())
     });
 }

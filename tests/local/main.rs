@@ -26,6 +26,7 @@ mod memory_hangs;
 mod memory_kept;
 mod memory_modes;
 mod memory_panics;
+mod memory_readers;
 mod memory_waiting;
 mod metrics;
 #[cfg(feature = "metrics")]
