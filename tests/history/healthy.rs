@@ -56,8 +56,12 @@ fn lock_history(seed: u64) -> History {
 
 fn mode_history(seed: u64) -> History {
     let store: Arc<dyn LockStore> = Arc::new(MemoryStore::new());
-    let other_ttls = seed % 2 == 0;
-    LockWorkload { modes: true, other_ttls, ..LockWorkload::new(seed) }.run(&store, &Receiver::new())
+    mode_history_of(&store, seed)
+}
+
+fn mode_history_of(store: &Arc<dyn LockStore>, seed: u64) -> History {
+    let other_ttls = seed.is_multiple_of(2);
+    LockWorkload { modes: true, other_ttls, ..LockWorkload::new(seed) }.run(store, &Receiver::new())
 }
 
 fn latch_history(seed: u64) -> History {
@@ -74,6 +78,16 @@ fn locks_and_latches_of_the_embedded_store_break_no_rule() {
     let seed = 1;
     assert_clean(&LockWorkload::new(seed).run(&store, &Receiver::new()));
     assert_clean(&LatchWorkload::new(seed).run(&store));
+}
+
+#[cfg(feature = "embedded")]
+#[test]
+fn locks_of_the_embedded_store_in_all_modes_break_no_rule() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = dlm::store::open(&format!("embedded:{}", directory.path().display())).unwrap();
+    for seed in 1..4 {
+        assert_clean(&mode_history_of(&store, seed));
+    }
 }
 
 fn calls(history: &History, wanted: fn(&Operation) -> bool) -> usize {
@@ -213,8 +227,10 @@ fn leases_of_many_lengths_break_no_rule_for_a_long_time() {
     for seed in 0..32 {
         let ttl = Duration::from_millis([8, 20, 60, 150][seed as usize / 2 % 4]);
         let store = dlm::store::open(&stores[seed as usize % 2]).unwrap();
-        let locks = LockWorkload { ttl, clients: 8, ..LockWorkload::new(seed) };
-        assert_clean(&locks.run(&store, &Receiver::new()));
+        for modes in [false, true] {
+            let locks = LockWorkload { ttl, clients: 8, modes, ..LockWorkload::new(seed) };
+            assert_clean(&locks.run(&store, &Receiver::new()));
+        }
         assert_clean(&LatchWorkload { ttl: 3 * ttl, ..LatchWorkload::new(seed) }.run(&store));
     }
 }

@@ -165,6 +165,12 @@ fn a_turn_that_lets_readers_in_beside_a_writer_is_found() {
 }
 
 #[test]
+fn a_turn_that_is_ignored_is_found() {
+    let case = intents::a_turn_lets_readers_pass_intents_until_its_end;
+    is_found_by(LockMutation::IgnoresTurn, case, "an intent stood in the way of a turn");
+}
+
+#[test]
 fn a_turn_that_never_ends_is_found() {
     let case = intents::a_turn_lets_readers_pass_intents_until_its_end;
     is_found_by(LockMutation::TurnNeverEnds, case, "has not ended: a turn");

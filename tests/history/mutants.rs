@@ -151,92 +151,92 @@ fn mode_mutant_breaks(mutation: LockMutation, rule: Rule) {
 }
 
 #[test]
-fn a_reader_beside_a_writer_is_found() {
+fn mode_histories_find_a_reader_beside_a_writer() {
     mode_mutant_breaks(LockMutation::SharedBesideExclusive, Rule::NoOverlap);
 }
 
 #[test]
-fn two_holders_that_may_write_later_are_found() {
+fn mode_histories_find_two_holders_that_may_write_later() {
     mode_mutant_breaks(LockMutation::UpdateBesideUpdate, Rule::Exclusion);
 }
 
 #[test]
-fn an_older_version_that_is_let_in_beside_a_reader_is_found() {
+fn mode_histories_find_an_older_version_that_is_let_in_beside_a_reader() {
     mode_mutant_breaks(LockMutation::OlderVersionBesideReader, Rule::NoOverlap);
 }
 
 #[test]
-fn a_step_down_that_begins_no_number_is_found() {
+fn mode_histories_find_a_step_down_that_begins_no_number() {
     mode_mutant_breaks(LockMutation::StepDownKeepsNumber, Rule::UniqueFences);
 }
 
 #[test]
-fn an_upgrade_that_begins_no_number_is_found() {
+fn mode_histories_find_an_upgrade_that_begins_no_number() {
     mode_mutant_breaks(LockMutation::UpgradeKeepsNumber, Rule::UniqueFences);
 }
 
 #[test]
-fn a_first_reader_with_the_number_of_the_writer_before_is_found() {
+fn mode_histories_find_a_first_reader_with_the_number_of_the_writer_before() {
     mode_mutant_breaks(LockMutation::FirstReaderKeepsNumber, Rule::RisingFences);
 }
 
 #[test]
-fn a_reader_that_joins_others_with_a_number_of_its_own_is_found() {
+fn mode_histories_find_a_reader_that_joins_others_with_a_number_of_its_own() {
     mode_mutant_breaks(LockMutation::EachReaderBeginsNumber, Rule::Exclusion);
 }
 
 #[test]
-fn a_renewal_that_turns_the_number_back_is_found() {
+fn mode_histories_find_a_renewal_that_turns_the_number_back() {
     mode_mutant_breaks(LockMutation::RenewalLowersNumber, Rule::RisingFences);
 }
 
 #[test]
-fn a_conversion_that_keeps_the_end_of_the_hold_is_found() {
+fn mode_histories_find_a_conversion_that_keeps_the_end_of_the_hold() {
     mode_mutant_breaks(LockMutation::ConversionKeepsEnd, Rule::Exclusion);
 }
 
 #[test]
-fn a_conversion_in_two_steps_is_found() {
+fn mode_histories_find_a_conversion_in_two_steps() {
     mode_mutant_breaks(LockMutation::ConvertsInTwoSteps, Rule::Exclusion);
 }
 
 #[test]
-fn an_upgrade_beside_a_reader_is_found() {
+fn mode_histories_find_an_upgrade_beside_a_reader() {
     mode_mutant_breaks(LockMutation::UpgradesBesideReaders, Rule::NoOverlap);
 }
 
 #[test]
-fn a_release_that_ends_all_holds_is_found() {
+fn mode_histories_find_a_release_that_ends_all_holds() {
     mode_mutant_breaks(LockMutation::ReleaseEndsAll, Rule::Exclusion);
 }
 
 #[test]
-fn a_renewal_of_another_hold_is_found() {
+fn mode_histories_find_a_renewal_of_another_hold() {
     mode_mutant_breaks(LockMutation::RenewsFirst, Rule::Exclusion);
 }
 
 #[test]
-fn a_dead_reader_that_others_keep_alive_is_found() {
+fn mode_histories_find_a_dead_reader_that_others_keep_alive() {
     mode_mutant_breaks(LockMutation::RenewsAll, Rule::NoPhantomHolder);
 }
 
 #[test]
-fn a_hold_that_is_shortened_by_others_is_found() {
+fn mode_histories_find_a_hold_that_is_shortened_by_others() {
     mode_mutant_breaks(LockMutation::ShortensOthers, Rule::Exclusion);
 }
 
 #[test]
-fn a_released_reader_that_shows_again_is_found() {
+fn mode_histories_find_a_released_reader_that_shows_again() {
     mode_mutant_breaks(LockMutation::ShowsReleasedReader, Rule::NoPhantomHolder);
 }
 
 #[test]
-fn two_readers_in_one_slot_are_found() {
+fn mode_histories_find_two_readers_in_one_slot() {
     mode_mutant_breaks(LockMutation::TwoInOneSlot, Rule::Exclusion);
 }
 
 #[test]
-fn a_turn_that_lets_readers_in_beside_a_writer_is_found() {
+fn mode_histories_find_a_turn_that_lets_readers_in_beside_a_writer() {
     mode_mutant_breaks(LockMutation::TurnIgnoresWriter, Rule::NoOverlap);
 }
 

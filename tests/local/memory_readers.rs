@@ -13,6 +13,9 @@ use parking_lot::Mutex;
 
 const RETRY: Duration = Duration::from_millis(20);
 
+/// Shortest time for which a thread of a stream holds the lock.
+const PAUSE: Duration = Duration::from_millis(1);
+
 /// How often those get the lock who come to the stream.
 const TIMES: usize = 4;
 
@@ -57,14 +60,18 @@ struct Readers {
 }
 
 impl Readers {
-    /// Reads until two others do so as well, and so long that new readers could have come if they may come.
+    /// Reads until two others do so as well, and so long that new readers could have come if they may come. That is less long
+    /// than a writer can keep them out, ten retry intervals: readers who hold the lock for longer may keep it out for ever.
     fn read(&self, lock: &Lock) {
         let lease = lock.acquire().unwrap();
         *self.holding.lock() += 1;
         self.granted.fetch_add(1, Ordering::Relaxed);
         let by = Deadline::after(3 * RETRY);
-        while !self.leaves(by.passed()) {
-            thread::sleep(Duration::from_millis(1));
+        loop {
+            thread::sleep(PAUSE);
+            if self.leaves(by.passed()) {
+                break;
+            }
         }
         assert!(lease.release().unwrap());
     }
@@ -116,16 +123,23 @@ fn readers_beside_a_stream_of_writers_get_the_lock() {
         granted.fetch_add(1, Ordering::SeqCst);
         assert_eq!(reading.load(Ordering::SeqCst), 0, "a writer beside readers");
         let by = Deadline::after(LONG);
+        thread::sleep(PAUSE);
         while asking.load(Ordering::SeqCst) == 0 && !by.passed() {
-            thread::yield_now();
+            thread::sleep(PAUSE);
         }
         assert!(lease.release().unwrap());
     };
-    let stream = (0..8).map(|_| {
-        let (lock, write) = (lock(&store), &write);
-        Box::new(move || write(&lock)) as Box<dyn Fn() + Send + '_>
+    // Of two managers. Threads of one hand the lock on to each other, and leave it to other processes after ten intervals.
+    let managers = [lock(&store), lock(&store)];
+    let stream = (0..8).map(|number| {
+        let (lock, write) = (&managers[number % 2], &write);
+        Box::new(move || write(lock)) as Box<dyn Fn() + Send + '_>
     });
     beside(stream.collect(), || {
+        // In the end: the last writer holds the lock until another one asks.
+        let _asks = OnDrop(|| {
+            asking.fetch_add(1, Ordering::SeqCst);
+        });
         let locks = [lock(&store).shared(), lock(&store).shared()];
         for number in 0..TIMES {
             for (reader, lock) in locks.iter().enumerate() {
@@ -136,11 +150,11 @@ fn readers_beside_a_stream_of_writers_get_the_lock() {
                 reading.fetch_add(1, Ordering::SeqCst);
                 let (waited, let_in) = (Moment::now().since(began), granted.load(Ordering::SeqCst) - before);
                 println!("reader {reader}, time {number}: after {waited:?} and {let_in} writers");
+                // So long that writers find a reader, and keep the next ones out.
+                thread::sleep(2 * RETRY);
                 reading.fetch_sub(1, Ordering::SeqCst);
                 assert!(lease.release().unwrap());
             }
         }
-        // The last writer holds the lock until another one asks.
-        asking.fetch_add(1, Ordering::SeqCst);
     });
 }

@@ -104,6 +104,6 @@ fn directly(
         stoppers: 2,
         others: Vec::new(),
         short: 12,
-        least: Least { grants: 20.0, kills: 0.2, stops: 0.1, lost_replies: 0.5 },
+        least: Least { grants: 20.0, kills: 0.2, stops: 0.1, lost_replies: 0.5, ..Least::default() },
     });
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
-use dlm::Moment;
+use dlm::{Mode, Moment};
 use dlm_testkit::history::{Answer, Event, Grant, History, LockHistory, Operation, Tolerances};
 
 use crate::incidents::{Incidents, Loss, Stop};
@@ -15,6 +15,10 @@ use crate::subject::Least;
 pub(crate) struct Tally {
     pub(crate) calls: usize,
     pub(crate) grants: usize,
+    /// Grants that are not exclusive.
+    pub(crate) members: usize,
+    /// Leases that were converted to another mode.
+    pub(crate) conversions: usize,
     pub(crate) locks: usize,
     /// Locks that several clients acquired.
     pub(crate) contended: usize,
@@ -53,9 +57,14 @@ impl Tally {
                 .filter(|it| it.loss == loss && it.writes && clients.are_calling(&it.clients, it.at))
                 .count()
         };
+        let granted = |wanted: fn(&Grant<'_>) -> bool| {
+            locks.iter().flat_map(|lock| &lock.grants).filter(|grant| wanted(grant)).count()
+        };
         Tally {
             calls: is(is_call),
-            grants: locks.iter().map(|lock| lock.grants.len()).sum(),
+            grants: granted(|_| true),
+            members: granted(|grant| grant.mode != Mode::Exclusive),
+            conversions: granted(|grant| grant.converts.is_some()),
             locks: used.count(),
             contended,
             in_doubt: is(|event| is_call(event) && event.answer == Answer::InDoubt),
@@ -81,6 +90,8 @@ impl Tally {
     pub(crate) fn add(&mut self, other: &Tally) {
         self.calls += other.calls;
         self.grants += other.grants;
+        self.members += other.members;
+        self.conversions += other.conversions;
         self.locks += other.locks;
         self.contended += other.contended;
         self.in_doubt += other.in_doubt;
@@ -102,6 +113,8 @@ impl Tally {
     pub(crate) fn missing(&self, least: &Least, seconds: f64) -> Vec<String> {
         let counts = [
             (self.grants, least.grants, "grants"),
+            (self.members, least.members, "grants that are not exclusive"),
+            (self.conversions, least.conversions, "conversions"),
             (self.contended, 1.0 / seconds, "locks that several clients acquired"),
             (self.kills_bit, least.kills, "kills of a process that held or called"),
             (self.stops_bit, least.stops, "stops that a lease did not outlast"),
@@ -118,10 +131,12 @@ impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} calls, {} grants of {} locks ({} contended), {} of {} kills and {} of {} stops had an effect, {} lost \
+            "{} calls, {} grants ({} not exclusive, {} by conversion) of {} locks ({} contended), {} of {} kills and {} of {} stops had an effect, {} lost \
              and {} late replies, {} lost and {} late requests, {} calls in doubt, {} leases lost",
             self.calls,
             self.grants,
+            self.members,
+            self.conversions,
             self.locks,
             self.contended,
             self.kills_bit,

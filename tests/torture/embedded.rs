@@ -4,44 +4,62 @@ use std::time::Duration;
 
 use dlm_testkit::history::Tolerances;
 use dlm_testkit::workload::LockWorkload;
+use tempfile::TempDir;
 
 use crate::round::torture;
 use crate::subject::{Least, Subject};
 
 #[test]
 fn torture_breaks_no_rule_on_the_embedded_store() {
-    directly("embedded", Duration::ZERO);
+    let directory = tempfile::tempdir().unwrap();
+    torture(&subject("embedded", &directory));
 }
 
 /// With notices over UDP.
 #[test]
 fn torture_breaks_no_rule_on_the_embedded_store_if_locks_stay() {
-    directly("embedded-linger", Duration::from_millis(30));
+    let directory = tempfile::tempdir().unwrap();
+    let linger = Duration::from_millis(30);
+    let usual = subject("embedded-linger", &directory);
+    torture(&Subject {
+        workload: LockWorkload { linger, ..usual.workload },
+        tolerances: Tolerances { linger, ..usual.tolerances },
+        ..usual
+    });
 }
 
-fn directly(name: &'static str, linger: Duration) {
+#[test]
+fn torture_breaks_no_rule_on_the_embedded_store_in_all_modes() {
     let directory = tempfile::tempdir().unwrap();
-    let ttl = Duration::from_millis(60);
+    let usual = subject("embedded-modes", &directory);
     torture(&Subject {
+        workload: LockWorkload { modes: true, ..usual.workload },
+        short: 5,
+        least: Least { members: 30.0, conversions: 1.0, ..usual.least },
+        ..usual
+    });
+}
+
+fn subject(name: &'static str, directory: &TempDir) -> Subject<'static> {
+    Subject {
         name,
         uri: format!("embedded:{}", directory.path().display()),
         network: None,
         processes: 4,
         clients: 4,
         workload: LockWorkload {
-            ttl,
+            ttl: Duration::from_millis(60),
             locks: 16,
             quiet_locks: 1,
             pace: Some(Duration::from_millis(1)),
             outlast_one_in: 64,
-            linger,
             ..LockWorkload::new(0)
         },
-        tolerances: Tolerances { linger, ..Tolerances::default() },
+        tolerances: Tolerances::default(),
         pause: Duration::from_millis(200),
         stoppers: 1,
         others: Vec::new(),
         short: 8,
-        least: Least { grants: 50.0, kills: 0.5, stops: 0.3, lost_replies: 0.0 },
-    });
+        least: Least { grants: 50.0, kills: 0.5, stops: 0.3, ..Least::default() },
+    }
 }

@@ -158,7 +158,7 @@ fn staying(
         stoppers: 2,
         others,
         short: 12,
-        least: Least { grants: 10.0, kills: 0.3, stops: 0.2, lost_replies: 0.5 },
+        least: Least { grants: 10.0, kills: 0.3, stops: 0.2, lost_replies: 0.5, ..Least::default() },
     });
 }
 
@@ -185,7 +185,7 @@ fn torture_breaks_no_rule_through_a_gateway() {
         stoppers: 2,
         others: vec![Box::new(|stage| neighbour.use_locks(stage))],
         short: 12,
-        least: Least { grants: 10.0, kills: 0.3, stops: 0.2, lost_replies: 0.5 },
+        least: Least { grants: 10.0, kills: 0.3, stops: 0.2, lost_replies: 0.5, ..Least::default() },
     });
 }
 

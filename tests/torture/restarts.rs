@@ -88,7 +88,7 @@ fn torture_breaks_no_rule_while_gateways_restart_and_hbase_crashes() {
         stoppers: 2,
         others: vec![Box::new(restarts)],
         short: 30,
-        least: Least { grants: 2.0, kills: 0.1, stops: 0.0, lost_replies: 0.1 },
+        least: Least { grants: 2.0, kills: 0.1, stops: 0.0, lost_replies: 0.1, ..Least::default() },
     });
 }
 
@@ -137,7 +137,7 @@ fn torture_breaks_no_rule_while_regions_move_and_a_region_server_crashes() {
         stoppers: 2,
         others: vec![Box::new(moves), Box::new(crashes)],
         short: 30,
-        least: Least { grants: 2.0, kills: 0.1, stops: 0.0, lost_replies: 0.0 },
+        least: Least { grants: 2.0, kills: 0.1, stops: 0.0, lost_replies: 0.0, ..Least::default() },
     });
 }
 
@@ -179,6 +179,6 @@ fn torture_breaks_no_rule_while_an_aerospike_server_restarts() {
         stoppers: 2,
         others: vec![Box::new(restarts)],
         short: 30,
-        least: Least { grants: 5.0, kills: 0.1, stops: 0.0, lost_replies: 0.1 },
+        least: Least { grants: 5.0, kills: 0.1, stops: 0.0, lost_replies: 0.1, ..Least::default() },
     });
 }

@@ -49,6 +49,9 @@ pub(crate) type Other<'a> = Box<dyn Fn(&crate::round::Stage<'_>) + Sync + 'a>;
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Least {
     pub(crate) grants: f64,
+    /// Grants that are not exclusive.
+    pub(crate) members: f64,
+    pub(crate) conversions: f64,
     pub(crate) kills: f64,
     pub(crate) stops: f64,
     pub(crate) lost_replies: f64,

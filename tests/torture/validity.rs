@@ -69,7 +69,7 @@ fn a_lost_reply_counts_if_a_call_waited_for_it_and_its_request_changes_something
 fn a_run_with_too_little_of_anything_proves_nothing() {
     let enough =
         Tally { grants: 20, contended: 1, kills_bit: 4, stops_bit: 2, lost_replies: 6, ..Tally::default() };
-    let least = Least { grants: 2.0, kills: 0.4, stops: 0.2, lost_replies: 0.6 };
+    let least = Least { grants: 2.0, kills: 0.4, stops: 0.2, lost_replies: 0.6, ..Least::default() };
     assert!(enough.missing(&least, 10.0).is_empty());
     let missing = |tally: Tally| tally.missing(&least, 10.0).len();
     assert_eq!(missing(Tally { grants: 19, ..enough.clone() }), 1);

@@ -137,8 +137,9 @@ impl LockWorkload {
     /// Opens a manager for clients of this workload. `client_id` is part of the names of the locks.
     ///
     /// # Panics
-    /// If the settings of this workload are not allowed.
+    /// If the settings of this workload are not allowed, or the store does not keep the modes that the workload uses.
     pub fn manager(&self, store: &Arc<dyn LockStore>, client_id: &str) -> LockManager {
+        assert!(!self.modes || store.modes().is_some(), "{} keeps no modes", store.describe());
         let mut builder = LockManager::builder().store(Arc::clone(store)).client(client_id).ttl(self.ttl);
         if !self.linger.is_zero() {
             builder = builder.linger(self.linger).notices("udp://127.0.0.1");
