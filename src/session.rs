@@ -36,6 +36,9 @@ const MAKING_TABLES: Duration = Duration::from_secs(60);
 /// Longest time for which the drop of the last handle gives back the locks that stay.
 const GIVING_BACK: Duration = Duration::from_secs(2);
 
+/// Longest time for which `close` ends intents. They end by themselves soon after.
+const ENDING_INTENTS: Duration = Duration::from_secs(1);
+
 pub(crate) struct Session {
     /// The store, each call of which is reported as an event.
     pub(crate) store: Arc<dyn LockStore>,
@@ -237,6 +240,7 @@ impl Session {
         self.not_forked()?;
         self.closed.store(true, Ordering::Release);
         self.queue.close();
+        self.intents.close(Deadline::after(self.settings.timeout.min(ENDING_INTENTS)));
         self.poller.close();
         let released = self.leases.close();
         self.askers.stop();

@@ -340,6 +340,7 @@ impl AcquireTerms {
             by: self.by,
             retry: self.retry,
             mode: self.mode,
+            is_within: self.nested_in.is_some(),
             cancel: self.cancel.as_ref(),
             speaks_for_all: self.speaks_for_all,
         }

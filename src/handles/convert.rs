@@ -88,7 +88,7 @@ impl Lease {
 /// Asks the store once for fewer rights.
 fn downgrade(session: &Session, lock: &Arc<HeldLock>, to: Mode) -> Result<ModeChange> {
     match ask(session, lock, to, None)? {
-        ConvertAnswer::Changed(change) => Ok(change),
+        ConvertAnswer::Changed(change) => Ok(*change),
         ConvertAnswer::Held(holder) => {
             let what = format!("the store refused fewer rights for lock {}: held by {holder}", lock.name());
             Err(Error::Internal { what, source: None })
@@ -109,16 +109,17 @@ fn upgrade(session: &Arc<Session>, lock: &Arc<HeldLock>, wait: Duration) -> Resu
         by,
         retry: session.settings.retry,
         mode: Mode::Exclusive,
+        is_within: true,
         cancel: None,
         // Only this lease is concerned.
         speaks_for_all: false,
     };
-    let got = session.queue.wait_first(name, &terms, |_| {
+    let got = session.queue.wait(name, &terms, |_| {
         session.usable()?;
         match ask(session, lock, Mode::Exclusive, waits.intent())? {
             ConvertAnswer::Changed(change) => {
                 waits.granted();
-                Ok(Answer::Got(change))
+                Ok(Answer::Got(*change))
             }
             ConvertAnswer::Held(holder) => {
                 if waits.refused(Mode::Exclusive, &holder) && !by.passed() {

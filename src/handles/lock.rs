@@ -295,6 +295,10 @@ impl Lock {
             let allowed = format!("a token of the lock {}", self.name);
             return Err(Error::invalid("lease of the lock", token.name().to_string(), allowed));
         }
+        if token.mode() != self.mode {
+            let allowed = format!("a token of a lease in mode {}", self.mode);
+            return Err(Error::invalid("lease in mode", token.mode().name(), allowed));
+        }
         Lease::adopt(&self.session, token)
     }
 

@@ -37,7 +37,7 @@ const RENEW_AT_LEAST: Duration = Duration::from_millis(100);
 
 /// Answer to a change of mode.
 pub(crate) enum ConvertAnswer {
-    Changed(ModeChange),
+    Changed(Box<ModeChange>),
     /// Others hold the lock.
     Held(Holder),
 }
@@ -360,7 +360,7 @@ impl Leases {
                 self.left(lock);
                 let terms = LeaseTerms { mode: to, ttl, asked, ends, until_death: false, notices };
                 let lock = HeldLock::new(name.clone(), grant, terms).takes_over(&goes_over);
-                Ok(ConvertAnswer::Changed(ModeChange { lock, kept_until: goes_over.kept_until }))
+                Ok(ConvertAnswer::Changed(Box::new(ModeChange { lock, kept_until: goes_over.kept_until })))
             }
             ConversionEnd::Held(holder) => Ok(ConvertAnswer::Held(holder)),
             ConversionEnd::Superseded => Err(lock.over()),

@@ -248,6 +248,9 @@ impl FenceGate {
     /// Waits until no writer has a pass, for up to 10 s, and returns a pass for a reader with this epoch. Other readers may
     /// have one at the same time. Changes nothing: a reader makes no later write stale.
     ///
+    /// Readers of several processes whose passes overlap without a gap keep writers waiting, and a writer that has not passed
+    /// yet makes no reader stale. So read little at a time, and check the lease before each pass.
+    ///
     /// It says that no later writer has passed. It does not say that the reader still holds its lock: check that after
     /// reading, see [`Epoch`].
     ///

@@ -103,6 +103,8 @@ pub struct Holder {
     pub mode: Mode,
     /// Whether it does not hold the lock but waits for it, and new readers must let it pass.
     pub is_waiting: bool,
+    /// How long it has waited, if it waits.
+    pub waited: Option<Duration>,
 }
 
 impl Holder {
@@ -113,7 +115,7 @@ impl Holder {
 
     /// Makes the holder of an exclusive lock, for stores.
     pub fn new(identity: Option<Identity>, remaining: Option<Duration>, since: Option<SystemTime>) -> Holder {
-        Holder { identity, remaining, since, mode: Mode::Exclusive, is_waiting: false }
+        Holder { identity, remaining, since, mode: Mode::Exclusive, is_waiting: false, waited: None }
     }
 
     /// Returns the same holder with this mode, for stores.
@@ -122,10 +124,10 @@ impl Holder {
         Holder { mode, ..self }
     }
 
-    /// Returns the same process as one that waits for the lock, for stores.
+    /// Returns the same process as one that has waited so long for the lock, for stores.
     #[must_use]
-    pub fn waiting(self) -> Holder {
-        Holder { is_waiting: true, ..self }
+    pub fn waiting(self, waited: Duration) -> Holder {
+        Holder { is_waiting: true, waited: Some(waited), ..self }
     }
 }
 

@@ -53,6 +53,8 @@ pub(super) struct HoldRecord {
 #[derive(Debug)]
 pub(super) struct IntentRecord {
     pub(super) id: IntentId,
+    /// When it was announced first.
+    pub(super) since: Moment,
     pub(super) identity: Identity,
     pub(super) ends: Moment,
 }
@@ -183,9 +185,11 @@ impl LockHolds {
         if terms.mode == Mode::Exclusive || is_turn || is_nested {
             return None;
         }
-        let last = self.intents.iter().max_by_key(|intent| intent.ends)?;
-        let remaining = Deadline::at(last.ends).remaining();
-        Some(Holder::new(Some(last.identity.clone()), Some(remaining), None).waiting())
+        let first = self.intents.iter().min_by_key(|intent| intent.since)?;
+        let ends = self.intents.iter().map(|intent| intent.ends).max()?;
+        let remaining = Deadline::at(ends).remaining();
+        let waited = Moment::now().since(first.since);
+        Some(Holder::new(Some(first.identity.clone()), Some(remaining), None).waiting(waited))
     }
 
     /// Adds a hold that nothing stands in the way of, and returns its number. `next` begins a new number. If that fails,
@@ -245,9 +249,10 @@ impl LockHolds {
     }
 
     pub(super) fn announce(&mut self, intent: &Intent<'_>, now: Moment) {
+        let before = self.intents.iter().find(|other| other.id == intent.id).map(|other| other.since);
         self.withdraw(Some(intent.id));
-        let ends = now.after(intent.lasts.min(INTENT_MAX));
-        self.intents.push(IntentRecord { id: intent.id, identity: intent.identity.clone(), ends });
+        let (since, ends) = (before.unwrap_or(now), now.after(intent.lasts.min(INTENT_MAX)));
+        self.intents.push(IntentRecord { id: intent.id, since, identity: intent.identity.clone(), ends });
     }
 
     pub(super) fn withdraw(&mut self, intent: Option<IntentId>) {

@@ -4,8 +4,9 @@
 //! store, and a background thread announces it again while the writer waits. All writers of this process that wait for
 //! one lock share it. The grant ends it in the store.
 //!
-//! A reader that intents keep out takes a turn when it has waited for [`QUANTUM`] retry intervals, or through the hold of a
-//! writer: it asks again without regard to intents, and for a while the store lets other readers in as well. So two
+//! A reader that intents keep out takes a turn when it has waited for [`QUANTUM`] retry intervals and for half of the time of
+//! the writer, or through the hold of a writer. So the turns come after ever longer times, and a writer gets in between two of
+//! them however long readers read. In its turn a reader does this: it asks again without regard to intents, and for a while the store lets other readers in as well. So two
 //! processes that hold one lock each and want that of the other get it, although writers wait for both. And readers and
 //! writers of a lock that is never free take turns.
 
@@ -42,6 +43,7 @@ struct IntentsState {
     /// Intents that are to end. Their waiters have gone.
     withdrawn: VecDeque<(LockName, IntentId)>,
     job: IntentsJob,
+    is_closed: bool,
 }
 
 struct OpenIntent {
@@ -83,6 +85,9 @@ impl Intents {
         let modes = self.store.modes()?;
         let (id, is_new) = {
             let mut state = self.state.lock();
+            if state.is_closed {
+                return None;
+            }
             match state.open.get_mut(name) {
                 Some(intent) => {
                     intent.waiters += 1;
@@ -102,6 +107,22 @@ impl Intents {
         }
         self.look_after();
         Some(writer)
+    }
+
+    /// Ends all intents, because the manager is closed, and takes no new ones. Blocks for as many calls to the store as `by`
+    /// allows.
+    pub(crate) fn close(&self, by: Deadline) {
+        let withdrawn: Vec<_> = {
+            let mut state = self.state.lock();
+            state.is_closed = true;
+            let open: Vec<_> = state.open.drain().map(|(name, intent)| (name, intent.id)).collect();
+            state.withdrawn.drain(..).chain(open).collect()
+        };
+        let Some(modes) = self.store.modes() else { return };
+        for (name, id) in withdrawn.into_iter().take_while(|_| !by.passed()) {
+            // It ends by itself soon.
+            let _ = modes.withdraw(&name, id, by);
+        }
     }
 
     /// Announces one intent. If a grant has ended it meanwhile, it ends again.
@@ -244,8 +265,8 @@ pub(crate) struct ModeWait {
     began: Moment,
     /// Of a writer: its intent.
     writer: Option<WaitingWriter>,
-    /// Of a reader: whether intents keep it out.
-    is_kept_out: bool,
+    /// Of a reader: how long the writer has waited whose intent keeps it out.
+    kept_out_by: Option<Duration>,
     /// Of a reader: whether a writer has held the lock since it came.
     has_seen_writer: bool,
     /// Nobody waits any more.
@@ -254,7 +275,7 @@ pub(crate) struct ModeWait {
 
 impl ModeWait {
     pub(crate) fn since(began: Moment) -> ModeWait {
-        ModeWait { began, writer: None, is_kept_out: false, has_seen_writer: false, is_over: false }
+        ModeWait { began, writer: None, kept_out_by: None, has_seen_writer: false, is_over: false }
     }
 
     /// Returns the intent that a grant ends.
@@ -264,8 +285,9 @@ impl ModeWait {
 
     /// Returns how long a turn the reader may take now.
     pub(crate) fn turn(&self, retry: Duration) -> Option<Duration> {
-        let waited = Moment::now().since(self.began);
-        let is_due = self.has_seen_writer || (self.is_kept_out && waited >= retry.saturating_mul(QUANTUM));
+        let (waited, quantum) = (Moment::now().since(self.began), retry.saturating_mul(QUANTUM));
+        let is_due =
+            self.has_seen_writer || self.kept_out_by.is_some_and(|writer| waited >= quantum.max(writer / 2));
         is_due.then(|| (retry + retry / 5).min(TURN_MAX))
     }
 
@@ -274,7 +296,7 @@ impl ModeWait {
         match (mode, holder.mode) {
             (Mode::Exclusive, held) => held != Mode::Exclusive && !self.is_over && self.intent().is_none(),
             (_, _) if holder.is_waiting => {
-                self.is_kept_out = true;
+                self.kept_out_by = Some(holder.waited.unwrap_or_default());
                 false
             }
             (_, held) => {
@@ -323,7 +345,7 @@ mod tests {
     }
 
     fn waiting() -> Holder {
-        Holder::new(Some(identity()), None, None).waiting()
+        Holder::new(Some(identity()), None, None).waiting(Duration::ZERO)
     }
 
     fn held(mode: Mode) -> Holder {
@@ -358,6 +380,9 @@ mod tests {
         assert_eq!(kept_out.turn(Duration::from_secs(60)), None, "not yet");
         thread::sleep(retry * QUANTUM);
         assert_eq!(kept_out.turn(retry), Some(retry + retry / 5));
+        let since_long = Holder::new(None, None, None).waiting(LONG);
+        kept_out.refused(Mode::Shared, &since_long);
+        assert_eq!(kept_out.turn(retry), None, "the writer has waited far longer");
         let mut beside = ModeWait::since(Moment::from_nanos(0));
         beside.refused(Mode::Update, &held(Mode::Update));
         assert_eq!(beside.turn(retry), None, "no intent keeps it out");
@@ -444,6 +469,17 @@ mod tests {
         assert!(!wait.refused(Mode::Exclusive, &held(Mode::Shared)), "nobody waits");
         until("it has ended", || !is_reserved(&store));
         assert!(intents.state.lock().open.is_empty());
+    }
+
+    #[test]
+    fn closing_ends_all_intents_and_takes_no_new_ones() {
+        let (store, [intents, _]) = stage();
+        let writer = intents.announce(&name()).unwrap();
+        intents.close(Deadline::after(LONG));
+        assert!(!is_reserved(&store) && !writer.is_open());
+        drop(writer);
+        assert!(intents.announce(&name()).is_none());
+        assert!(!is_reserved(&store));
     }
 
     /// Another writer of this process must announce itself anew.

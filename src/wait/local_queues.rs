@@ -87,22 +87,23 @@ pub(crate) struct Terms<'a> {
     pub(crate) by: Deadline,
     pub(crate) retry: Duration,
     pub(crate) mode: Mode,
+    /// It raises a hold of its own, or reads within one: it comes before all others.
+    pub(crate) is_within: bool,
     pub(crate) cancel: Option<&'a CancelToken>,
     /// Whether a failure to reach the store concerns the whole queue. It does not if this waiter gives the store
     /// less time than the others do.
     pub(crate) speaks_for_all: bool,
 }
 
-/// Whether a waiter for `mode` wants more than one for `than`.
-fn is_more(mode: Mode, than: Mode) -> bool {
-    mode == Mode::Exclusive && than != Mode::Exclusive || mode == Mode::Update && than == Mode::Shared
-}
-
-/// Where a waiter joins its queue.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    Last,
-    First,
+/// Whether a waiter wants more than one for `than`, so that it may be passed. Who raises an update hold is passed by readers
+/// only: another updater would wait for that hold.
+fn is_more(waiter: &Waiter, than: Mode) -> bool {
+    match waiter.mode {
+        Mode::Exclusive if waiter.is_within => than == Mode::Shared,
+        Mode::Exclusive => than != Mode::Exclusive,
+        Mode::Update => than == Mode::Shared,
+        Mode::Shared => false,
+    }
 }
 
 /// The queues of one manager, one for each lock (a [`LocalQueue`]).
@@ -163,6 +164,8 @@ struct Waiter {
     arrived: Moment,
     retry: Duration,
     mode: Mode,
+    /// See [`Terms::is_within`].
+    is_within: bool,
     wake: Wake,
     /// Set by the front when it got an error that concerns the whole queue.
     failure: Mutex<Option<Error>>,
@@ -177,8 +180,9 @@ enum Wake {
 }
 
 impl Waiter {
-    fn new(retry: Duration, mode: Mode, wake: Wake) -> Arc<Waiter> {
-        Arc::new(Waiter { arrived: Moment::now(), retry, mode, wake, failure: Mutex::default() })
+    fn new(terms: &Terms<'_>, wake: Wake) -> Arc<Waiter> {
+        let Terms { retry, mode, is_within, .. } = *terms;
+        Arc::new(Waiter { arrived: Moment::now(), retry, mode, is_within, wake, failure: Mutex::default() })
     }
 
     /// When a reader goes before writers of this process.
@@ -233,27 +237,9 @@ impl LocalQueues {
         &self,
         name: &LockName,
         terms: &Terms<'_>,
-        ask: impl FnMut(Ask) -> Result<Answer<T>>,
-    ) -> Result<T, Ended> {
-        self.wait_in_place(self.join(name, terms, Place::Last), terms, ask)
-    }
-
-    /// Waits as [`wait`](LocalQueues::wait) does, before all who wait already, and asks at once.
-    pub(crate) fn wait_first<T>(
-        &self,
-        name: &LockName,
-        terms: &Terms<'_>,
-        ask: impl FnMut(Ask) -> Result<Answer<T>>,
-    ) -> Result<T, Ended> {
-        self.wait_in_place(self.join(name, terms, Place::First), terms, ask)
-    }
-
-    fn wait_in_place<T>(
-        &self,
-        ticket: QueueTicket<&LocalQueues>,
-        terms: &Terms<'_>,
         mut ask: impl FnMut(Ask) -> Result<Answer<T>>,
     ) -> Result<T, Ended> {
+        let ticket = self.join(name, terms);
         let _registration = terms.cancel.map(|token| {
             let (queue, waiter) = (Arc::clone(&ticket.queue), Arc::clone(&ticket.waiter));
             token.on_cancel(Arc::new(move || {
@@ -442,9 +428,8 @@ impl LocalQueues {
         }
     }
 
-    fn join(&self, name: &LockName, terms: &Terms<'_>, place: Place) -> QueueTicket<&LocalQueues> {
-        let waiter = Waiter::new(terms.retry, terms.mode, Wake::Thread(Condvar::new()));
-        QueueTicket::join(self, name, waiter, place)
+    fn join(&self, name: &LockName, terms: &Terms<'_>) -> QueueTicket<&LocalQueues> {
+        QueueTicket::join(self, name, Waiter::new(terms, Wake::Thread(Condvar::new())))
     }
 
     /// Joins the queue of `name` without a thread. `wake` is called, with the queue locked, when the waiter should call
@@ -455,13 +440,12 @@ impl LocalQueues {
         terms: &Terms<'_>,
         wake: impl Fn() + Send + Sync + 'static,
     ) -> QueueTicket<Arc<LocalQueues>> {
-        let waiter = Waiter::new(terms.retry, terms.mode, Wake::Call(Box::new(wake)));
-        QueueTicket::join(Arc::clone(self), name, waiter, Place::Last)
+        QueueTicket::join(Arc::clone(self), name, Waiter::new(terms, Wake::Call(Box::new(wake))))
     }
 }
 
 impl<Q: Deref<Target = LocalQueues>> QueueTicket<Q> {
-    fn join(queues: Q, name: &LockName, waiter: Arc<Waiter>, place: Place) -> QueueTicket<Q> {
+    fn join(queues: Q, name: &LockName, waiter: Arc<Waiter>) -> QueueTicket<Q> {
         let retry = waiter.retry;
         let is_first = queues.notices.are_open() && !queues.by_name.lock().contains_key(name);
         let is_registered = is_first && queues.notices.joined(name);
@@ -482,9 +466,9 @@ impl<Q: Deref<Target = LocalQueues>> QueueTicket<Q> {
         };
         // Under the map's lock, because the empty queue could be removed in between.
         let mut state = queue.state.lock();
-        match place {
-            Place::Last => state.push_last(Arc::clone(&waiter)),
-            Place::First => {
+        match waiter.is_within {
+            false => state.push_last(Arc::clone(&waiter)),
+            true => {
                 state.waiting.push_front(Arc::clone(&waiter));
                 state.front_has_changed();
             }
@@ -539,17 +523,21 @@ impl QueueState {
     /// Lets those who want less ask before those who want more, if this reader has waited for its turn: a writer in
     /// front of it waits for readers that wait for each other, or a lock is never free.
     fn take_turn(&mut self, reader: &Waiter) {
-        if reader.mode == Mode::Exclusive || Moment::now() < reader.turn_at() {
-            return;
-        }
-        if !self.ahead_of(reader).any(|waiter| is_more(waiter.mode, reader.mode)) {
+        if self.turn_of(reader).is_none_or(|turn| Moment::now() < turn) {
             return;
         }
         // The order among equals stays.
         let mode = reader.mode;
-        self.waiting.make_contiguous().sort_by_key(|waiter| is_more(waiter.mode, mode));
+        self.waiting.make_contiguous().sort_by_key(|waiter| is_more(waiter, mode));
         self.front_has_changed();
         self.wake_front();
+    }
+
+    /// Returns when a reader goes before those in front of it who want more. It waits for as long as the first of them had
+    /// waited when it came, so that the turns come after ever longer times.
+    fn turn_of(&self, reader: &Waiter) -> Option<Moment> {
+        let first = self.ahead_of(reader).find(|waiter| is_more(waiter, reader.mode))?;
+        Some(reader.turn_at().max(reader.arrived.after(reader.arrived.since(first.arrived))))
     }
 
     fn ahead_of<'a>(&'a self, waiter: &'a Waiter) -> impl Iterator<Item = &'a Arc<Waiter>> {
@@ -563,6 +551,8 @@ impl QueueState {
         if !self.yielding {
             self.ask_at(Moment::now(), Ask::Attempt);
         }
+        // When others have their turn may have changed.
+        self.waiting.iter().filter(|waiter| waiter.mode != Mode::Exclusive).for_each(|waiter| waiter.wake());
     }
 
     fn ask_at(&mut self, when: Moment, how: Ask) {
@@ -647,8 +637,7 @@ impl<Q: Deref<Target = LocalQueues>> QueueTicket<Q> {
         }
         let until = match front {
             true => state.next_ask,
-            false if self.waiter.mode == Mode::Exclusive || now >= self.waiter.turn_at() => Moment::NEVER,
-            false => self.waiter.turn_at(),
+            false => state.turn_of(&self.waiter).unwrap_or(Moment::NEVER),
         };
         Ok(QueueStep::Park(terms.by.moment().min(until)))
     }

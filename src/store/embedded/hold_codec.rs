@@ -8,7 +8,7 @@
 //! | begin | version `1`, the owner token of the base (16), number of entries (4) |
 //! | each entry | kind, end (8), length of the rest (2), the rest |
 //! | a hold, kind `1` | code of the mode, owner token (16), number (8), since in milliseconds since 1970 (8), holder |
-//! | an intent, kind `2` | id (8), the process that waits |
+//! | an intent, kind `2` | id (8), when it was announced first (8), the process that waits |
 //! | the turn of the readers, kind `3` | nothing |
 //!
 //! An exclusive hold has only the record of the lock, as it had before there were modes. While there are other holds, that
@@ -138,6 +138,7 @@ pub(super) fn encode(base: Option<&OwnerToken>, of: &LockHolds, later: &LaterPar
     }
     for intent in of.intents() {
         let mut rest = intent.id.0.to_be_bytes().to_vec();
+        rest.extend_from_slice(&intent.since.as_nanos().to_be_bytes());
         intent.identity.encode_into(&mut rest);
         entries.push((INTENT, intent.ends, rest));
     }
@@ -194,8 +195,9 @@ impl ModesRecord {
             HOLD => self.add_hold(ends, entry)?,
             INTENT => {
                 let (id, rest) = number(entry)?;
-                let identity = Identity::decode(rest)?;
-                self.intents.push(IntentRecord { id: IntentId(id), identity, ends });
+                let (since, rest) = number(rest)?;
+                let (since, identity) = (Moment::from_nanos(since), Identity::decode(rest)?);
+                self.intents.push(IntentRecord { id: IntentId(id), since, identity, ends });
             }
             TURN => self.turn_ends = ends,
             kind => self.later.entries.push(LaterEntry { kind, ends, rest: entry.to_vec() }),
@@ -264,8 +266,12 @@ mod tests {
     }
 
     fn sample() -> LockHolds {
-        let intent =
-            IntentRecord { id: IntentId(0x0102), identity: identity(""), ends: Moment::from_nanos(3) };
+        let intent = IntentRecord {
+            id: IntentId(0x0102),
+            since: Moment::from_nanos(6),
+            identity: identity(""),
+            ends: Moment::from_nanos(3),
+        };
         let holds = vec![hold(7, Mode::Shared, 1), hold(8, Mode::Update, 2)];
         LockHolds::from_parts(holds, vec![intent], Moment::from_nanos(4))
     }
@@ -293,7 +299,7 @@ mod tests {
             "01 0000000000000002 003b 02 08080808080808080808080808080808 fffffffffffffffe {since} {holder} \
              076e696768746c79"
         );
-        let intent = format!("02 0000000000000003 001b 0000000000000102 {holder} 00");
+        let intent = format!("02 0000000000000003 0023 0000000000000102 0000000000000006 {holder} 00");
         let turn = "03 0000000000000004 0000";
         let expected = format!("{head}{shared}{update}{intent}{turn}").replace(' ', "");
         assert_eq!(hex(&encode(Some(&base()), &sample(), &LaterParts::default())), expected);

@@ -20,6 +20,7 @@ fn terms(wait: Duration) -> Terms<'static> {
         by: Deadline::after(wait),
         retry: RETRY,
         mode: Mode::Exclusive,
+        is_within: false,
         cancel: None,
         speaks_for_all: true,
     }
@@ -188,7 +189,7 @@ fn closing_wakes_every_waiter() {
 #[test]
 fn after_its_quantum_the_queue_yields_for_one_interval() {
     let queues = LocalQueues::default();
-    let ticket = queues.join(&name(), &terms(WAIT), Place::Last);
+    let ticket = queues.join(&name(), &terms(WAIT));
     ticket.granted(&terms(WAIT));
     queues.released(&name(), None, Duration::from_secs(60));
     assert!(ticket.queue.state.lock().next_ask <= Moment::now(), "a hand-over is immediate");
@@ -245,7 +246,7 @@ fn a_loop_of_one_thread_asks_at_once_for_as_long_as_its_quantum_lasts() {
 #[test]
 fn a_release_while_the_front_asks_is_not_lost() {
     let queues = LocalQueues::default();
-    let ticket = queues.join(&name(), &terms(WAIT), Place::Last);
+    let ticket = queues.join(&name(), &terms(WAIT));
     let seen = ticket.queue.state.lock().releases;
     queues.released(&name(), None, Duration::from_secs(60));
     ticket.refused(None, &rarely(), seen);
@@ -256,7 +257,7 @@ fn a_release_while_the_front_asks_is_not_lost() {
 #[test]
 fn holds_longer_than_the_interval_end_the_quantum_too() {
     let queues = LocalQueues::default();
-    let ticket = queues.join(&name(), &terms(WAIT), Place::Last);
+    let ticket = queues.join(&name(), &terms(WAIT));
     ticket.granted(&terms(WAIT));
     ticket.refused(None, &terms(Duration::from_secs(60)), 0);
     assert!(ticket.queue.state.lock().ours_since.is_some(), "refused by ourselves");
@@ -268,7 +269,7 @@ fn holds_longer_than_the_interval_end_the_quantum_too() {
 #[test]
 fn the_next_question_comes_no_later_than_the_lease_it_waits_for() {
     let queues = LocalQueues::default();
-    let ticket = queues.join(&name(), &terms(WAIT), Place::Last);
+    let ticket = queues.join(&name(), &terms(WAIT));
     let before = Moment::now();
     let holder = |left| Some(Holder::new(None, Some(left), None));
     ticket.refused(holder(Duration::from_secs(5)), &rarely(), 0);
@@ -283,7 +284,7 @@ fn the_next_question_comes_no_later_than_the_lease_it_waits_for() {
 #[test]
 fn a_pause_of_any_length_delays_one_poll_by_little_and_never_past_the_end_of_the_lease() {
     let (queues, retry) = (LocalQueues::default(), Duration::from_secs(60));
-    let ticket = queues.join(&name(), &Terms { retry, ..terms(WAIT) }, Place::Last);
+    let ticket = queues.join(&name(), &Terms { retry, ..terms(WAIT) });
     let next_ask = || ticket.queue.state.lock().next_ask;
     let before = Moment::now();
     ticket.refused(None, &rarely(), 0);
@@ -345,13 +346,11 @@ fn the_reads_of_many_locks_fall_together_and_those_of_few_do_not() {
         moments.dedup();
         (moments.len(), Moment::now().since(began))
     };
-    let mut tickets: Vec<_> = (0..MANY - 1)
-        .map(|id| queues.join(&name(id), &Terms { retry, ..terms(WAIT) }, Place::Last))
-        .collect();
+    let mut tickets: Vec<_> =
+        (0..MANY - 1).map(|id| queues.join(&name(id), &Terms { retry, ..terms(WAIT) })).collect();
     assert_eq!(moments(&tickets).0, MANY - 1);
     assert!(!queues.waits_for_many());
-    tickets
-        .extend((MANY..300).map(|id| queues.join(&name(id), &Terms { retry, ..terms(WAIT) }, Place::Last)));
+    tickets.extend((MANY..300).map(|id| queues.join(&name(id), &Terms { retry, ..terms(WAIT) })));
     assert!(queues.waits_for_many());
     let (many, took) = moments(&tickets);
     // A tenth more or less than the interval, in eighths of it, and those that passed meanwhile.
@@ -375,7 +374,7 @@ fn held_as(mode: Mode) -> Option<Holder> {
 #[test]
 fn a_reader_goes_before_one_that_waits_for_an_updater_for_a_while() {
     let queues = LocalQueues::default();
-    let join = |mode| queues.join(&name(), &in_mode(mode), Place::Last);
+    let join = |mode| queues.join(&name(), &in_mode(mode));
     let updater = join(Mode::Update);
     let before = join(Mode::Shared);
     assert_eq!(modes(&updater), [Mode::Update, Mode::Shared], "nobody knows what the updater waits for");
@@ -389,9 +388,10 @@ fn a_reader_goes_before_one_that_waits_for_an_updater_for_a_while() {
     assert_eq!(modes(&updater), [Mode::Shared, Mode::Update, Mode::Exclusive, Mode::Shared]);
     drop((passing, writer, behind));
     // Its interval is so short that readers have passed it for long enough.
-    let short = Terms { retry: Duration::from_nanos(1), ..in_mode(Mode::Update) };
-    let other = queues.join(&name(), &short, Place::First);
-    other.refused(held_as(Mode::Update), &short, other.queue.state.lock().releases);
+    let short = || Terms { retry: Duration::from_nanos(1), ..in_mode(Mode::Update) };
+    let other = queues.join(&name(), &Terms { is_within: true, ..short() });
+    let releases = other.queue.state.lock().releases;
+    other.refused(held_as(Mode::Update), &short(), releases);
     drop(updater);
     let reader = join(Mode::Shared);
     assert_eq!(modes(&reader), [Mode::Update, Mode::Shared]);
@@ -400,7 +400,7 @@ fn a_reader_goes_before_one_that_waits_for_an_updater_for_a_while() {
 #[test]
 fn readers_that_have_waited_behind_a_writer_for_long_go_before_it_together() {
     let queues = LocalQueues::default();
-    let join = |terms: &Terms<'_>| queues.join(&name(), terms, Place::Last);
+    let join = |terms: &Terms<'_>| queues.join(&name(), terms);
     let writer = join(&in_mode(Mode::Exclusive));
     writer.refused(held_as(Mode::Shared), &in_mode(Mode::Exclusive), 0);
     let readers = [join(&in_mode(Mode::Shared)), join(&in_mode(Mode::Update))];
@@ -414,20 +414,21 @@ fn readers_that_have_waited_behind_a_writer_for_long_go_before_it_together() {
     assert!(matches!(readers[0].step(&in_mode(Mode::Shared), false), Ok(QueueStep::Ask(Ask::Attempt, _))));
     // What the writer is told now says nothing about when the first reader asks.
     let asks = last.queue.state.lock().next_ask;
-    writer.refused(held_as(Mode::Shared), &in_mode(Mode::Exclusive), last.queue.state.lock().releases);
+    let releases = last.queue.state.lock().releases;
+    writer.refused(held_as(Mode::Shared), &in_mode(Mode::Exclusive), releases);
     assert_eq!(last.queue.state.lock().next_ask, asks);
 }
 
 #[test]
 fn a_reader_whose_wait_is_over_behind_an_updater_asks_once() {
     let queues = LocalQueues::default();
-    let updater = queues.join(&name(), &in_mode(Mode::Update), Place::Last);
+    let updater = queues.join(&name(), &in_mode(Mode::Update));
     updater.refused(held_as(Mode::Shared), &in_mode(Mode::Update), 0);
     let over = Terms { by: Deadline::after(Duration::ZERO), ..in_mode(Mode::Shared) };
-    let reader = queues.join(&name(), &over, Place::Last);
+    let reader = queues.join(&name(), &over);
     assert!(matches!(reader.step(&over, false), Ok(QueueStep::Ask(Ask::Attempt, _))));
     assert!(matches!(reader.step(&over, true), Err(Ended::Unavailable(_))));
-    let writer = queues.join(&name(), &in_mode(Mode::Exclusive), Place::First);
+    let writer = queues.join(&name(), &Terms { is_within: true, ..in_mode(Mode::Exclusive) });
     assert!(matches!(reader.step(&over, false), Err(Ended::Unavailable(_))), "a writer is before it");
     drop(writer);
 }

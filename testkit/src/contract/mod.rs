@@ -409,6 +409,8 @@ macro_rules! modes_contract {
             readers_that_want_each_others_locks_go_on_though_writers_wait_for_both,
             readers_that_want_each_others_locks_go_on_though_writers_of_their_processes_wait,
             a_process_whose_readers_overlap_lets_writers_and_updaters_in,
+            an_upgrade_is_not_passed_by_another_updater_of_its_process,
+            a_nested_reader_passes_a_writer_of_its_process_at_once,
             an_election_has_one_leader,
             a_lease_goes_on_with_fewer_rights_and_nobody_gets_the_lock_in_between,
             an_updater_writes_when_the_readers_have_left_and_before_other_writers,

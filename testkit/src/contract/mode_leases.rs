@@ -222,7 +222,11 @@ pub fn readers_that_want_each_others_locks_go_on_though_writers_of_their_process
 }
 
 /// Threads of one process that read, so that there is always one.
-fn reading_on(lock: &Lock, threads: usize) -> (Arc<AtomicBool>, Vec<std::thread::JoinHandle<()>>) {
+fn reading_on(
+    lock: &Lock,
+    threads: usize,
+    read: Duration,
+) -> (Arc<AtomicBool>, Vec<std::thread::JoinHandle<()>>) {
     let stop = Arc::new(AtomicBool::new(false));
     let readers = (0..threads)
         .map(|_| {
@@ -230,7 +234,7 @@ fn reading_on(lock: &Lock, threads: usize) -> (Arc<AtomicBool>, Vec<std::thread:
             spawn("reader", move || {
                 while !stop.load(Ordering::SeqCst) {
                     let lease = lock.acquire().unwrap();
-                    std::thread::sleep(Duration::from_millis(10));
+                    std::thread::sleep(read);
                     lease.release().unwrap();
                 }
             })
@@ -242,14 +246,49 @@ fn reading_on(lock: &Lock, threads: usize) -> (Arc<AtomicBool>, Vec<std::thread:
 pub fn a_process_whose_readers_overlap_lets_writers_and_updaters_in(site: &Site) {
     let (manager, theirs) = (site.manager(), lock(site));
     let ours = lock_of(&manager, "a");
-    let (stop, readers) = reading_on(&ours, 4);
-    for writer in [&theirs, &ours] {
-        writer.acquire().expect("a writer gets its turn").release().unwrap();
-        let update = writer.update().acquire().expect("nothing is in its way");
-        update.upgrade(LONGEST).expect("no new readers come").release().unwrap();
+    // Less than the ten intervals after which readers take a turn, and more.
+    for read in [10, 300].map(Duration::from_millis) {
+        let (stop, readers) = reading_on(&ours, 4, read);
+        for writer in [&theirs, &ours] {
+            writer.acquire().expect("a writer gets its turn").release().unwrap();
+            let update = writer.update().acquire().expect("nothing is in its way");
+            update.upgrade(LONGEST).expect("it gets its turn").release().unwrap();
+        }
+        stop.store(true, Ordering::SeqCst);
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
     }
-    stop.store(true, Ordering::SeqCst);
-    readers.into_iter().for_each(|reader| reader.join().unwrap());
+}
+
+/// The other updater waits for the hold that is raised, and the upgrade would wait for it.
+pub fn an_upgrade_is_not_passed_by_another_updater_of_its_process(site: &Site) {
+    let (manager, theirs) = (site.manager(), lock(site));
+    let ours = lock_of(&manager, "a");
+    let (updater, reader) = (ours.update().acquire().unwrap(), theirs.shared().acquire().unwrap());
+    let other = {
+        let lock = ours.update();
+        spawn("other", move || lock.acquire().unwrap())
+    };
+    eventually("another updater waits", || manager.stats().threads_waiting == 1);
+    let upgrading = spawn("updater", move || updater.upgrade(LONGEST).unwrap());
+    eventually("the upgrade waits", || manager.stats().threads_waiting == 2);
+    // Longer than the ten intervals after which a reader takes its turn.
+    std::thread::sleep(Duration::from_millis(300));
+    reader.release().unwrap();
+    upgrading.join().unwrap().release().unwrap();
+    other.join().unwrap().release().unwrap();
+}
+
+/// Not behind a writer of its own process either.
+pub fn a_nested_reader_passes_a_writer_of_its_process_at_once(site: &Site) {
+    let manager = site.builder().store(site.store()).retry(Duration::from_secs(3600)).open().unwrap();
+    let ours = lock_of(&manager, "a");
+    let outer = ours.shared().acquire().unwrap();
+    let writer = Writer::waiting(&ours, &lock(site));
+    let nested = ours.shared().acquire_with(&AcquireOptions::new().nested_in(&outer)).unwrap();
+    assert!(writer.waits());
+    nested.release().unwrap();
+    outer.release().unwrap();
+    writer.lease().release().unwrap();
 }
 
 pub fn an_election_has_one_leader(site: &Site) {
