@@ -156,6 +156,8 @@ enum dlm_status {
     /// The receiver of a write with a fence has seen a higher fence of the same lock: the caller's lease
     /// has ended. The write was refused and had no effect. See dlm_error_fences().
     DLM_STALE_FENCE = 15,
+    /// A lease of this mode cannot get the rights that were asked for. The lease is as it was.
+    DLM_UNSUPPORTED_CONVERSION = 16,
 };
 
 /// The reason why a call failed. A failed call creates it if `error_out` is not NULL. It depends on no

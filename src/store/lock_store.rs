@@ -120,7 +120,7 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
     fn acquire(&self, attempt: Attempt<'_>, doubtful: &mut Vec<OwnerRecord>) -> Result<Acquired>;
 
     /// Acquires the lock as [`acquire`](LockStore::acquire) does, and reserves up to `fences` consecutive fences for the
-    /// grant: see [`Grant::fences`]. The next grant of the lock has a higher fence than all of them.
+    /// grant: see [`Grant::fences`](super::Grant::fences). The next grant of the lock has a higher fence than all of them.
     ///
     /// Default: `acquire`, which has one fence. For a store that [reserves](LockStore::reserves_fences) several.
     fn acquire_with_fences(

@@ -121,7 +121,8 @@ impl Rules {
         let base = row.stands(Column::Place).filter(|it| it.kind == Kind::Base);
         // A permit never joins: it has a number of its own.
         let joins = base.is_some() && kind != Kind::Permit;
-        let raises = !joins && !(self.is(Variant::FirstMemberKeepsNumber) && kind != Kind::Permit);
+        let keeps = self.is(Variant::FirstMemberKeepsNumber) && kind != Kind::Permit;
+        let raises = !joins && !keeps;
         let number = row.number + u8::from(raises);
         let record = Record { kind, token: asks.token, number, ttl: self.cover(asks.ttl, seen) };
 
