@@ -3,10 +3,11 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use dlm::Deadline;
 use dlm::store::{LockStore, MemoryStore, Mode};
 use dlm_testkit::contract::{Site, intents, modes};
 use dlm_testkit::mutants::{LockMutant, LockMutation};
-use dlm_testkit::{Call, Spy};
+use dlm_testkit::{Call, LONG, Spy};
 
 type Case = fn(&Site);
 
@@ -18,13 +19,28 @@ fn site(mutation: LockMutation) -> Site {
 /// Runs the case over a store with this defect. It must fail, and with a message that contains `why`.
 #[track_caller]
 fn is_found_by(mutation: LockMutation, case: Case, why: &str) {
-    let site = site(mutation);
-    let Err(panic) = catch_unwind(AssertUnwindSafe(|| case(&site))) else {
-        panic!("{mutation:?} was not found");
-    };
-    let message = panic.downcast_ref::<String>().map(String::as_str);
-    let message = message.or(panic.downcast_ref::<&str>().copied()).unwrap_or_default();
+    let message = message_of(mutation, case).unwrap_or_else(|| panic!("{mutation:?} was not found"));
     assert!(message.contains(why), "{mutation:?} was found for another reason: {message}");
+}
+
+/// As [`is_found_by`], for a case whose threads meet by chance: one of many runs must find the defect.
+#[track_caller]
+fn is_found_in_time(mutation: LockMutation, case: Case, why: &str) {
+    let by = Deadline::after(LONG);
+    while !by.passed() {
+        if message_of(mutation, case).is_some_and(|message| message.contains(why)) {
+            return;
+        }
+    }
+    panic!("{mutation:?} was not found");
+}
+
+/// Returns the message with which the case fails, if it does.
+fn message_of(mutation: LockMutation, case: Case) -> Option<String> {
+    let site = site(mutation);
+    let panic = catch_unwind(AssertUnwindSafe(|| case(&site))).err()?;
+    let message = panic.downcast_ref::<String>().map(String::as_str);
+    Some(message.or(panic.downcast_ref::<&str>().copied()).unwrap_or_default().to_owned())
 }
 
 /// Cases that use every call about modes.
@@ -69,7 +85,7 @@ fn a_reader_beside_a_writer_is_found() {
     let case = modes::modes_go_together_as_the_table_says_and_a_refusal_names_the_holder;
     is_found_by(LockMutation::SharedBesideExclusive, case, "was granted beside a hold that excludes it");
     let case = modes::of_many_who_ask_in_all_modes_those_that_exclude_each_other_never_overlap;
-    is_found_by(LockMutation::SharedBesideExclusive, case, "SHARED was granted beside EXCLUSIVE");
+    is_found_in_time(LockMutation::SharedBesideExclusive, case, "SHARED was granted beside EXCLUSIVE");
 }
 
 #[test]
@@ -131,7 +147,7 @@ fn an_intent_that_never_ends_is_found() {
 #[test]
 fn an_intent_that_cannot_be_withdrawn_is_found() {
     let case = intents::an_intent_ends_when_its_own_process_withdraws_it;
-    is_found_by(LockMutation::IgnoresWithdrawal, case, "SHARED");
+    is_found_by(LockMutation::IgnoresWithdrawal, case, "second");
 }
 
 #[test]
@@ -199,7 +215,7 @@ fn an_upgrade_beside_a_reader_is_found() {
     let case = modes::an_upgrade_is_refused_while_a_reader_is_there_and_leaves_the_hold_as_it_was;
     is_found_by(LockMutation::UpgradesBesideReaders, case, "Granted");
     let case = modes::of_many_who_ask_in_all_modes_those_that_exclude_each_other_never_overlap;
-    is_found_by(LockMutation::UpgradesBesideReaders, case, "EXCLUSIVE was granted beside SHARED");
+    is_found_in_time(LockMutation::UpgradesBesideReaders, case, "EXCLUSIVE was granted beside SHARED");
 }
 
 #[test]
