@@ -353,8 +353,8 @@ impl Error {
             Error::LockUnavailable { name, waited, holder, is_here } => {
                 let is_waiting = holder.as_ref().is_some_and(|holder| holder.is_waiting);
                 let state = if is_waiting { "reserved" } else { "held" };
-                let here = if *is_here { " by this process," } else { "" };
-                format!("lock {name} is {state}{here}{}{}", by(holder), after(waited))
+                let here = if *is_here { ", which is this process" } else { "" };
+                format!("lock {name} is {state}{}{here}{}", by(holder), after(waited))
             }
             Error::Connection { store, what, .. } => format!("{store} cannot be reached: {what}"),
             Error::RetriesExhausted { store, what, .. } => {

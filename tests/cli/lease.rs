@@ -38,10 +38,11 @@ fn a_lease_is_renewed_and_released_by_other_processes() {
 fn all_holders_of_a_lock_are_shown_with_their_modes() {
     let shell = Shell::new();
     let free = shell.json(&["show", "--json", "job"]);
-    let client = free["lock"].as_str().unwrap().strip_prefix("XDC#").unwrap().strip_suffix("#job").unwrap();
-    let builder = LockManager::builder().store_uri(&shell.store).client(client);
+    let parts: Vec<_> = free["lock"].as_str().unwrap().split('#').collect();
+    let ["DC", farm, client, "job"] = parts[..] else { panic!("{free}") };
+    let builder = LockManager::builder().store_uri(&shell.store).farm(farm).client(client);
     let manager = builder.purpose("reports").ttl(Duration::from_secs(600)).open().unwrap();
-    let lock = manager.lock("job", Level::Xdc).unwrap();
+    let lock = manager.lock("job", Level::Dc).unwrap();
     let long = lock.shared().acquire_with_ttl(Duration::from_secs(900)).unwrap();
     let short = lock.update().acquire().unwrap();
     let shown = shell.json(&["show", "--json", "job"]);

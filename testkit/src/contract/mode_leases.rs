@@ -88,10 +88,13 @@ pub fn a_refusal_says_in_which_mode_the_lock_is_held_and_if_this_process_holds_i
         let error = lock.try_acquire().unwrap_err();
         assert!(error.to_string().contains("(SHARED)"), "{error}");
         // Managers of one process that were opened in one millisecond are one to this rule.
-        assert!(!here || error.to_string().contains("by this process"), "{error}");
+        assert!(!here || error.to_string().contains("which is this process"), "{error}");
     }
     let error = ours.acquire_within(HELD, Duration::from_millis(50)).unwrap_err();
-    assert!(error.to_string().contains("by this process") && error.to_string().contains("waited"), "{error}");
+    assert!(
+        error.to_string().contains("which is this process") && error.to_string().contains("waited"),
+        "{error}"
+    );
 }
 
 pub fn a_writer_waits_for_all_readers_and_readers_wait_for_a_writer(site: &Site) {
