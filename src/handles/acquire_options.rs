@@ -42,7 +42,7 @@ impl AcquireOptions {
     /// Reads once more what the caller reads already with the lease `outer` of the same lock. Writers that wait do not keep it
     /// out: they wait for `outer`. The caller should release this lease before `outer`. For a shared acquisition.
     ///
-    /// Without this a reader that needs the lock again waits for its [turn](crate::Lock::shared), for ten retry intervals.
+    /// Without this a reader that needs the lock again waits for its [turn](crate::Lock::shared).
     ///
     /// [`Code::InvalidArgument`](crate::Code::InvalidArgument) for another mode, and for a lease of another lock. If `outer` is
     /// over, the acquisition waits like any other.

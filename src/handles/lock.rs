@@ -43,6 +43,10 @@ impl Lock {
         Lock { name: name.clone(), mode: Mode::Exclusive, session: Arc::clone(session) }
     }
 
+    fn terms(&self, how: &AcquireOptions) -> Result<AcquireTerms> {
+        AcquireTerms::new(&self.session, &self.name, self.mode, how)
+    }
+
     /// Returns the full name, as stored.
     pub fn name(&self) -> &LockName {
         &self.name
@@ -56,8 +60,8 @@ impl Lock {
     /// Returns a handle of the same lock that acquires it in mode [`Shared`](Mode::Shared), as one of any number of readers.
     /// No I/O.
     ///
-    /// Readers have an [`epoch`](Lease::epoch) instead of a fence. New readers wait while a writer waits, for ten retry
-    /// intervals at most. For stores that keep modes; in others acquiring fails with
+    /// Readers have an [`epoch`](Lease::epoch) instead of a fence. New readers wait while a writer waits: for ten retry
+    /// intervals, and for half of the time for which the writer has waited. For stores that keep modes; in others acquiring fails with
     /// [`Code::InvalidArgument`](crate::Code::InvalidArgument).
     ///
     /// ```
@@ -121,11 +125,7 @@ impl Lock {
 
     /// Tries once to acquire the lock, with these options, of which those of the wait have no effect.
     pub(crate) fn try_acquire_with(&self, how: &AcquireOptions) -> Result<Lease> {
-        acquire::once(
-            &self.session,
-            &self.name,
-            &AcquireTerms::new(&self.session, &self.name, self.mode, how)?,
-        )
+        acquire::once(&self.session, &self.name, &self.terms(how)?)
     }
 
     /// Acquires the lock, waiting for it if necessary, with the manager's defaults (TTL 90 s, wait 90 s).
@@ -168,8 +168,7 @@ impl Lock {
     /// Those of [`acquire_with_ttl`](Lock::acquire_with_ttl), and [`Code::Cancelled`](crate::Code::Cancelled)
     /// if the [`CancelToken`](crate::CancelToken) was cancelled. Then nothing is held.
     pub fn acquire_with(&self, how: &AcquireOptions) -> Result<Lease> {
-        let terms = AcquireTerms::new(&self.session, &self.name, self.mode, how)?;
-        acquire::wait(&self.session, &self.name, &terms)
+        acquire::wait(&self.session, &self.name, &self.terms(how)?)
     }
 
     /// Starts to acquire the lock with these options, and returns at once. The [`Pending`] waits in the same queue as
@@ -203,21 +202,13 @@ impl Lock {
     /// and for the store time-out at least, it returns
     /// [`Code::RetriesExhausted`](crate::Code::RetriesExhausted).
     pub fn start(&self, how: &AcquireOptions) -> Result<Pending> {
-        Pending::start(
-            &self.session,
-            &self.name,
-            AcquireTerms::new(&self.session, &self.name, self.mode, how)?,
-        )
+        Pending::start(&self.session, &self.name, self.terms(how)?)
     }
 
     /// See [`Pending::start_here`].
     #[cfg(feature = "capi")]
     pub(crate) fn start_here(&self, how: &AcquireOptions) -> Result<(Pending, bool)> {
-        Pending::start_here(
-            &self.session,
-            &self.name,
-            AcquireTerms::new(&self.session, &self.name, self.mode, how)?,
-        )
+        Pending::start_here(&self.session, &self.name, self.terms(how)?)
     }
 
     /// Returns the holder of the lock and the last fence granted. Blocks for one or two reads of the store.
@@ -248,7 +239,8 @@ impl Lock {
         }
     }
 
-    /// Reads who holds the lock, for [`Inspected::break_holder`]. Of several, the one whose lease ends last. Blocks for one or two reads of the store.
+    /// Reads who holds the lock, for [`Inspected::break_holder`]. Of several, the one whose lease ends last. Blocks for one or
+    /// two reads of the store.
     ///
     /// # Errors
     /// Those of [`inspect`](Lock::inspect).

@@ -450,6 +450,18 @@ mod tests {
         LockManager::builder().store_uri("memory:").client("tests").open().unwrap()
     }
 
+    /// In C, whose leases are exclusive.
+    #[cfg(feature = "capi")]
+    #[test]
+    fn a_lock_adopts_tokens_of_its_own_mode_only() {
+        let lock = manager().lock("a", Level::Xdc).unwrap();
+        let token = lock.shared().acquire().unwrap().into_token().unwrap();
+        let error = lock.adopt(token.clone()).unwrap_err();
+        assert_eq!(error.code(), Code::InvalidArgument);
+        assert!(error.to_string().contains("SHARED"), "{error}");
+        assert_eq!(lock.shared().adopt(token).unwrap().mode(), Mode::Shared);
+    }
+
     /// Even if it expired long ago, or if the machine has just started.
     #[test]
     fn an_adopted_lease_that_is_over_is_not_held() {

@@ -223,7 +223,7 @@ impl LockHolds {
         let found = self.holds.iter().position(|hold| hold.is_owner(owner_record) && hold.mode == from);
         let Some(at) = found else { return Ok(HoldChange::NotOurs) };
         let others = self.holds.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, hold)| hold);
-        // Who keeps fewer rights stays compatible with all that are there, also with those of a later version.
+        // A hold with fewer rights is compatible with all others, also with those of a later version.
         let in_the_way = others.filter(|_| to == Mode::Exclusive).max_by_key(|hold| hold.ends);
         if let Some(hold) = in_the_way {
             return Ok(HoldChange::Refused(hold.holder()));

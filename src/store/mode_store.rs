@@ -39,7 +39,8 @@ pub trait ModeStore: Send + Sync {
     /// Acquires the lock in a mode, if the holds and the intents that it has allow that. Never waits.
     ///
     /// Fails, answers and uses `doubtful` as [`LockStore::acquire`](super::LockStore::acquire) does. The answer
-    /// [`Acquired::Held`] names a hold or an intent that stands in the way.
+    /// [`Acquired::Held`] names a hold or an intent that stands in the way, of several intents the one that was announced
+    /// first, with how long it has [waited](Holder::waited).
     fn acquire_mode(
         &self,
         attempt: Attempt<'_>,
@@ -137,7 +138,7 @@ pub enum Converted {
 /// One hold of a lock, as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockHold {
-    /// Who holds it, and in which mode.
+    /// The holder, with the mode.
     pub holder: Holder,
     /// Its number: of an exclusive hold the last of its fences.
     pub epoch: Option<Epoch>,

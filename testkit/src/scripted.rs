@@ -13,6 +13,9 @@ use parking_lot::Mutex;
 
 type AcquireLine =
     Box<dyn FnOnce(&MemoryStore, Attempt<'_>, &mut Vec<OwnerRecord>) -> Result<Acquired> + Send>;
+type ModeLine = Box<
+    dyn FnOnce(&MemoryStore, Attempt<'_>, ModeTerms<'_>, &mut Vec<OwnerRecord>) -> Result<Acquired> + Send,
+>;
 type ConvertLine = Box<
     dyn FnOnce(&MemoryStore, Attempt<'_>, Conversion<'_>, &mut Vec<OwnerRecord>) -> Result<Converted> + Send,
 >;
@@ -58,6 +61,7 @@ pub struct Scripted {
     acquire: Mutex<VecDeque<AcquireLine>>,
     renew: Mutex<VecDeque<RenewLine>>,
     release: Mutex<VecDeque<ReleaseLine>>,
+    acquire_mode: Mutex<VecDeque<ModeLine>>,
     convert: Mutex<VecDeque<ConvertLine>>,
     announce: Mutex<VecDeque<Result<()>>>,
     has_no_modes: bool,
@@ -91,6 +95,16 @@ impl Scripted {
     /// Adds one line for each of the next releases.
     pub fn to_release(&self, lines: impl IntoIterator<Item = ReleaseLine>) {
         self.release.lock().extend(lines);
+    }
+
+    /// Adds a line for one acquire in a mode, as [`to_acquire`](Scripted::to_acquire) does.
+    pub fn to_acquire_mode(
+        &self,
+        line: impl FnOnce(&MemoryStore, Attempt<'_>, ModeTerms<'_>, &mut Vec<OwnerRecord>) -> Result<Acquired>
+        + Send
+        + 'static,
+    ) {
+        self.acquire_mode.lock().push_back(Box::new(line));
     }
 
     /// Adds a line for one conversion, as [`to_acquire`](Scripted::to_acquire) does for an acquire.
@@ -196,7 +210,11 @@ impl ModeStore for Scripted {
         terms: ModeTerms<'_>,
         doubtful: &mut Vec<OwnerRecord>,
     ) -> Result<Acquired> {
-        self.memory.acquire_mode(attempt, terms, doubtful)
+        let line = self.acquire_mode.lock().pop_front();
+        match line {
+            Some(line) => line(&self.memory, attempt, terms, doubtful),
+            None => self.memory.acquire_mode(attempt, terms, doubtful),
+        }
     }
 
     fn convert(

@@ -15,21 +15,21 @@ use dlm_testkit::ReleaseLine::{Applied, Lie, Panics, Truth};
 use dlm_testkit::{LONG, Scripted, until};
 
 /// No lease with this TTL expires during a test.
-const TTL: Duration = Duration::from_secs(1800);
+pub(crate) const TTL: Duration = Duration::from_secs(1800);
 
-struct Stage {
-    store: Arc<Scripted>,
-    manager: LockManager,
-    lock: Lock,
+pub(crate) struct Stage {
+    pub(crate) store: Arc<Scripted>,
+    pub(crate) manager: LockManager,
+    pub(crate) lock: Lock,
 }
 
-fn stage() -> Stage {
+pub(crate) fn stage() -> Stage {
     let store = Arc::new(Scripted::default());
     let manager = manager(store.clone());
     Stage { lock: manager.lock("a", Level::Xdc).unwrap(), manager, store }
 }
 
-fn manager(store: Arc<Scripted>) -> LockManager {
+pub(crate) fn manager(store: Arc<dyn LockStore>) -> LockManager {
     let builder = LockManager::builder().store(store).client("doubts").ttl(TTL).wait(5 * LONG);
     builder.retry(Duration::from_millis(20)).open().unwrap()
 }
@@ -47,15 +47,15 @@ impl Stage {
     }
 }
 
-fn soon() -> Deadline {
+pub(crate) fn soon() -> Deadline {
     Deadline::after(LONG)
 }
 
-fn doubt() -> Error {
+pub(crate) fn doubt() -> Error {
     Error::InDoubt { what: "planted".into(), source: None }
 }
 
-fn broken() -> Error {
+pub(crate) fn broken() -> Error {
     Error::Connection { store: "scripted:".into(), what: "planted".into(), source: None }
 }
 
@@ -68,7 +68,7 @@ fn applied_in_secret(memory: &MemoryStore, attempt: Attempt<'_>, doubtful: &mut 
 }
 
 #[track_caller]
-fn code<T: fmt::Debug>(answer: Result<T>) -> Code {
+pub(crate) fn code<T: fmt::Debug>(answer: Result<T>) -> Code {
     answer.expect_err("this must fail").code()
 }
 

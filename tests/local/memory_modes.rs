@@ -9,48 +9,12 @@ use std::time::Duration;
 use dlm::events::{Event, EventSink};
 use dlm::store::{Acquired, Attempt, Converted, LockStore, MemoryStore, ModeStore, ModeTerms};
 use dlm::{
-    AcquireOptions, Code, Deadline, Error, Lease, LeaseState, Level, Lock, LockManager, LostReason, Mode,
-    Moment, Result,
+    AcquireOptions, Code, Error, Lease, LeaseState, Level, LockManager, LostReason, Mode, Moment, Result,
 };
 use dlm_testkit::{Call, LONG, Scripted, Spy, until};
 use parking_lot::Mutex;
 
-/// No lease with this TTL expires during a test.
-const TTL: Duration = Duration::from_secs(1800);
-
-struct Stage {
-    store: Arc<Scripted>,
-    manager: LockManager,
-    lock: Lock,
-}
-
-fn stage() -> Stage {
-    let store = Arc::new(Scripted::default());
-    let manager = manager(store.clone());
-    Stage { lock: manager.lock("a", Level::Xdc).unwrap(), manager, store }
-}
-
-fn manager(store: Arc<dyn LockStore>) -> LockManager {
-    let builder = LockManager::builder().store(store).client("modes").ttl(TTL).wait(5 * LONG);
-    builder.retry(Duration::from_millis(20)).open().unwrap()
-}
-
-fn soon() -> Deadline {
-    Deadline::after(LONG)
-}
-
-fn unreachable() -> Error {
-    Error::Connection { store: "scripted:".into(), what: "planted".into(), source: None }
-}
-
-fn in_doubt() -> Error {
-    Error::InDoubt { what: "the reply was lost".into(), source: None }
-}
-
-#[track_caller]
-fn code<T: std::fmt::Debug>(answer: Result<T>) -> Code {
-    answer.expect_err("this must fail").code()
-}
+use super::memory_doubts::{Stage, TTL, broken, code, doubt, manager, soon, stage};
 
 impl Stage {
     fn holds(&self) -> usize {
@@ -87,7 +51,7 @@ fn while_rights_are_given_up_no_check_says_that_the_lease_has_them() {
 fn a_change_of_mode_that_had_no_effect_leaves_the_lease_as_it_was() {
     let stage = stage();
     let lease = stage.lock.acquire().unwrap();
-    stage.store.to_convert(|_, _, _, _| Err(unreachable()));
+    stage.store.to_convert(|_, _, _, _| Err(broken()));
     let error = lease.downgrade(Mode::Shared).unwrap_err();
     assert_eq!(error.code(), Code::ConnectionError);
     assert!(error.to_string().contains("from EXCLUSIVE to SHARED"), "{error}");
@@ -95,7 +59,7 @@ fn a_change_of_mode_that_had_no_effect_leaves_the_lease_as_it_was() {
     lease.renew().unwrap();
     let update = lease.downgrade(Mode::Update).unwrap();
     for _ in 0..2 {
-        stage.store.to_convert(|_, _, _, _| Err(unreachable()));
+        stage.store.to_convert(|_, _, _, _| Err(broken()));
         assert_eq!(code(update.upgrade(LONG)), Code::ConnectionError);
         update.check().unwrap();
     }
@@ -119,7 +83,7 @@ fn a_change_of_mode_in_doubt_ends_the_lease_and_leaves_nothing_in_the_store() {
                 };
                 doubtful.push(grant.owner_record);
             }
-            Err(in_doubt())
+            Err(doubt())
         });
         let answer = if to == Mode::Exclusive { lease.upgrade(LONG) } else { lease.downgrade(to) };
         assert_eq!(code(answer), Code::InDoubt);
@@ -171,6 +135,33 @@ fn closing_during_a_change_of_mode_releases_what_it_has_made() {
     });
     assert_eq!(code(lease.downgrade(Mode::Shared)), Code::Closed);
     until("the lock is free", || stage.holds() == 0);
+}
+
+/// The reply is lost, and the request was carried out or will be.
+#[test]
+fn a_reader_whose_acquisition_is_in_doubt_holds_nothing_in_the_end() {
+    for is_late in [false, true] {
+        let stage = stage();
+        let name = stage.lock.name().clone();
+        stage.store.to_acquire_mode(|memory, attempt, terms, doubtful| {
+            match memory.acquire_mode(attempt, terms, &mut Vec::new())? {
+                Acquired::Granted(grant) => doubtful.push(grant.owner_record),
+                Acquired::Held(holder) => panic!("held by {holder}"),
+            }
+            Err(doubt())
+        });
+        assert_eq!(code(stage.lock.shared().try_acquire()), Code::InDoubt);
+        until("the record is released", || stage.holds() == 0);
+        // A request that failed is refused or done again, and leaves nothing either.
+        stage.store.to_acquire_mode(move |memory, attempt, terms, doubtful| match is_late {
+            true => Err(broken()),
+            false => memory.acquire_mode(attempt, terms, doubtful),
+        });
+        let answer = stage.lock.shared().try_acquire();
+        assert_eq!(answer.is_err(), is_late);
+        drop(answer);
+        assert!(stage.store.holder(&name, soon()).unwrap().is_none());
+    }
 }
 
 /// It may have made the change before.
@@ -307,9 +298,15 @@ fn an_upgraded_lease_does_not_stay() {
 
 #[test]
 fn a_writer_that_cannot_announce_itself_waits_all_the_same_and_tries_again() {
+    for error in [broken(), doubt()] {
+        a_writer_whose_announcement_fails(error);
+    }
+}
+
+fn a_writer_whose_announcement_fails(error: Error) {
     let stage = stage();
     let reader = stage.lock.shared().acquire().unwrap();
-    stage.store.to_announce(Err(unreachable()));
+    stage.store.to_announce(Err(error));
     let (writer, other) = (stage.lock.clone(), manager(stage.store.clone()).lock("a", Level::Xdc).unwrap());
     let writing = thread::spawn(move || writer.acquire().unwrap());
     let is_reserved = |answer: Result<Lease>| matches!(answer, Err(Error::LockUnavailable { holder: Some(holder), .. }) if holder.is_waiting);

@@ -46,8 +46,8 @@ impl HeldLock {
     /// Begins to change the mode.
     ///
     /// # Errors
-    /// LEASE_LOST if the lease is over. UNSUPPORTED_CONVERSION, or INVALID_ARGUMENT, if its mode cannot become this one, or while another thread
-    /// changes it.
+    /// LEASE_LOST if the lease is over. UNSUPPORTED_CONVERSION or INVALID_ARGUMENT if its mode cannot become this one.
+    /// INVALID_ARGUMENT while another thread changes it.
     pub(crate) fn begin_conversion(&self, to: Mode) -> Result<Converting<'_>> {
         self.check_conversion(to)?;
         let mut ownership = self.ownership.lock();
@@ -101,7 +101,7 @@ impl Converting<'_> {
         let kept_until = lock.life.kept_until();
         let Some(owned) = ownership.owned_mut() else {
             return match answer {
-                // Whoever has ended the lease did not know this record.
+                // The call that ended the lease had another record, so this one still holds the lock.
                 Ok(Converted::Granted(grant)) => {
                     ConversionEnd::Granted(grant, GoesOver { kept_until: None, hold_until: Moment::OVER })
                 }

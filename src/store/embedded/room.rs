@@ -215,7 +215,8 @@ mod tests {
     use crate::store::embedded::EmbeddedStore;
     use crate::store::embedded::record::Record;
     use crate::store::{
-        Acquired, Attempt, Grant, HISTORY_MAX, HistoryStore, LatchStore, LockStore, NewLatch, Released, Step,
+        Acquired, Attempt, Conversion, Converted, Grant, HISTORY_MAX, HistoryStore, INTENT_MAX, Intent,
+        IntentId, LatchStore, LockStore, Mode, ModeStore, ModeTerms, NewLatch, Released, Step,
     };
     use crate::testing::patience::LONG;
 
@@ -349,6 +350,47 @@ mod tests {
         assert_eq!(store.release(&lock("held"), &held.owner_record, soon()).unwrap(), Released::Freed);
         acquire(&store, "another").unwrap();
         assert_eq!(append(&store, "another").unwrap_err().code(), Code::RetriesExhausted);
+    }
+
+    /// Readers of one lock are all in one record, which each change writes anew.
+    #[test]
+    fn holds_of_all_modes_stay_in_use_in_a_full_file() {
+        let (_dir, store) = small();
+        let identity = Identity::this_process("").unwrap();
+        let hold = |id: &str, mode| {
+            let (name, by) = (lock(id), soon());
+            let attempt = Attempt { name: &name, ttl: TTL, identity: &identity, by };
+            store.acquire_mode(attempt, ModeTerms::new(mode), &mut Vec::new())
+        };
+        let granted = |answer: Result<Acquired>| match answer.unwrap() {
+            Acquired::Granted(grant) => grant.owner_record,
+            Acquired::Held(holder) => panic!("held by {holder}"),
+        };
+        let name = lock("held");
+        let readers: Vec<_> = (0..20).map(|_| granted(hold("held", Mode::Shared))).collect();
+        let mut updater = granted(hold("held", Mode::Update));
+        until_refused(|number| acquire(&store, &format!("lock-{number}")).map(|_| ()));
+        until_refused(|number| hold(&format!("reader-{number}"), Mode::Shared).map(|_| ()));
+        until_refused(|number| {
+            let intent = Intent { id: IntentId(number as u64), identity: &identity, lasts: INTENT_MAX };
+            store.announce(&lock(&format!("intent-{number}")), intent, soon())
+        });
+        for reader in &readers {
+            assert!(store.renew(&name, reader, 2 * TTL, soon()).unwrap().is_some());
+        }
+        for reader in &readers {
+            assert_eq!(store.release(&name, reader, soon()).unwrap(), Released::Freed);
+        }
+        for (from, to) in [(Mode::Update, Mode::Exclusive), (Mode::Exclusive, Mode::Shared)] {
+            let attempt = Attempt { name: &name, ttl: TTL, identity: &identity, by: soon() };
+            let conversion = Conversion { owner_record: &updater, from, to, intent: None };
+            match store.convert(attempt, conversion, &mut Vec::new()).unwrap() {
+                Converted::Granted(grant) => updater = grant.owner_record,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(store.release(&name, &updater, soon()).unwrap(), Released::Freed);
+        assert!(store.holds(&name, soon()).unwrap().is_empty());
     }
 
     #[test]

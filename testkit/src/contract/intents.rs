@@ -215,6 +215,36 @@ pub fn an_intent_that_is_announced_again_lasts_longer(site: &Site) {
     assert!(Moment::now() >= ends, "an intent ended as if it had been announced once");
 }
 
+/// The longer a writer has waited, the longer a reader waits for its turn.
+pub fn a_refusal_names_the_writer_that_has_waited_longest_and_for_how_long(site: &Site) {
+    let (ours, theirs) = (site.store(), site.store());
+    hurriedly(|attempt| {
+        let name = site.name(&attempt.to_string());
+        let [first, second] = ["first", "second"].map(|purpose| Waiting::new(&*theirs, &name, purpose));
+        first.announce(INTENT_MAX);
+        let since = Moment::now();
+        sleep(INTENT_MAX / 20);
+        second.announce(INTENT_MAX);
+        let ends = first.announce(INTENT_MAX).min(second.announce(INTENT_MAX));
+        let asked = Moment::now();
+        match ask(&*ours, &name, reads()) {
+            Acquired::Held(holder) => {
+                first.is_named(&holder);
+                let waited = holder.waited.expect("it waits");
+                // Announcing it again begins no new wait. The store's clock may be another one.
+                assert!(waited + INTENT_MAX / 100 >= asked.since(since), "{waited:?}");
+                assert!(waited <= Moment::now().since(since) + HELD, "{waited:?}");
+                Some(())
+            }
+            Acquired::Granted(grant) => {
+                assert!(Moment::now() >= ends, "granted in spite of two intents");
+                release(&*ours, &name, &grant);
+                None
+            }
+        }
+    });
+}
+
 pub fn an_intent_ends_when_its_own_process_withdraws_it(site: &Site) {
     let (ours, theirs, name) = (site.store(), site.store(), site.name("a"));
     let first = Waiting::new(&*ours, &name, "first");

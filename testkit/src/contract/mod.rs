@@ -390,6 +390,7 @@ macro_rules! modes_contract {
             an_intent_holds_up_no_writer_and_no_conversion,
             an_intent_ends_at_its_end_and_lasts_no_longer_than_its_maximum,
             an_intent_that_is_announced_again_lasts_longer,
+            a_refusal_names_the_writer_that_has_waited_longest_and_for_how_long,
             an_intent_ends_when_its_own_process_withdraws_it,
             an_intent_ends_with_the_grant_that_it_waits_for_and_with_no_other,
             who_holds_the_lock_already_reads_on_in_spite_of_an_intent,

@@ -69,7 +69,7 @@ pub struct Rules {
     pub versions: bool,
 }
 
-/// Who asks.
+/// The client that asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Asks {
     pub token: Token,
