@@ -276,12 +276,16 @@ fn lingering(store: &Arc<dyn LockStore>, retry: Duration) -> LockManager {
 #[test]
 fn a_reader_after_a_lock_that_stayed_neither_stays_nor_leaves_a_turn_to_others() {
     let store: Arc<dyn LockStore> = Arc::new(MemoryStore::new());
-    let manager = lingering(&store, Duration::from_secs(3600));
+    // It would leave a turn of more than this interval, which is shorter than its wait.
+    let retry = LONG / 3;
+    let manager = lingering(&store, retry);
     let lock = manager.lock("a", Level::Xdc).unwrap();
     lock.acquire().unwrap().release().unwrap();
-    for _ in 0..3 {
+    let began = Moment::now();
+    for _ in 0..2 {
         lock.shared().acquire().unwrap().release().unwrap();
     }
+    assert!(Moment::now().since(began) < retry, "it left a turn to others");
     assert_eq!(manager.stats().leases_retaken, 0, "a reader has a record of its own");
     assert!(store.holder(lock.name(), soon()).unwrap().is_none());
 }

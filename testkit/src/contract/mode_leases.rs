@@ -250,8 +250,8 @@ pub fn a_process_whose_readers_overlap_lets_writers_and_updaters_in(site: &Site)
     let (manager, theirs) = (site.manager(), lock(site));
     let ours = lock_of(&manager, "a");
     // Less than the ten intervals after which readers take a turn, and more.
-    for read in [10, 300].map(Duration::from_millis) {
-        let (stop, readers) = reading_on(&ours, 4, read);
+    for read in [10, 600].map(Duration::from_millis) {
+        let (stop, readers) = reading_on(&ours, 6, read);
         for writer in [&theirs, &ours] {
             writer.acquire().expect("a writer gets its turn").release().unwrap();
             let update = writer.update().acquire().expect("nothing is in its way");
