@@ -348,6 +348,28 @@ fn a_wait_that_ends_in_any_way_ends_its_intent() {
     assert_eq!(code(pending.take()), Code::Closed);
 }
 
+/// Otherwise each restart of a writer would keep readers out for some seconds.
+#[test]
+fn closing_ends_the_intents_of_threads_that_wait() {
+    const CLOSES: usize = 10;
+    let stage = stage();
+    let _reader = stage.lock.shared().acquire().unwrap();
+    let is_reserved = || matches!(stage.lock.shared().try_acquire(), Err(Error::LockUnavailable { .. }));
+    let mut ended = 0;
+    for _ in 0..CLOSES {
+        let closed = manager(stage.store.clone());
+        let lock = closed.lock("a", Level::Xdc).unwrap();
+        let writer = thread::spawn(move || code(lock.acquire()));
+        until("it is announced", is_reserved);
+        closed.close().unwrap();
+        ended += usize::from(!is_reserved());
+        assert_eq!(writer.join().unwrap(), Code::Closed);
+        until("it has ended", || !is_reserved());
+    }
+    // One may have been announced again at the very moment.
+    assert!(ended + 1 >= CLOSES, "{ended}");
+}
+
 #[test]
 fn a_store_without_modes_says_so_before_any_request() {
     let store = Arc::new(Scripted::without_modes());
