@@ -432,3 +432,24 @@ fn a_reader_whose_wait_is_over_behind_an_updater_asks_once() {
     assert!(matches!(reader.step(&over, false), Err(Ended::Unavailable(_))), "a writer is before it");
     drop(writer);
 }
+
+/// Otherwise readers that read longer than ten intervals would leave no gap for a writer.
+#[test]
+fn a_reader_waits_for_as_long_as_the_writer_in_front_of_it_had_waited() {
+    let queues = LocalQueues::default();
+    let writer = queues.join(&name(), &in_mode(Mode::Exclusive));
+    thread::sleep(Duration::from_millis(20));
+    let hasty = Terms { retry: Duration::from_nanos(1), ..in_mode(Mode::Shared) };
+    let [reader, patient] = [queues.join(&name(), &hasty), queues.join(&name(), &in_mode(Mode::Shared))];
+    let state = reader.queue.state.lock();
+    let waited = reader.waiter.arrived.since(writer.waiter.arrived);
+    assert!(waited >= Duration::from_millis(20));
+    assert_eq!(state.turn_of(&reader.waiter), Some(reader.waiter.arrived.after(waited)));
+    assert_eq!(
+        state.turn_of(&patient.waiter),
+        Some(patient.waiter.turn_at()),
+        "ten of its intervals are longer"
+    );
+    assert_eq!(state.turn_of(&writer.waiter), None);
+    drop(state);
+}
