@@ -478,7 +478,14 @@ mod tests {
     fn create_with(store: &HbaseOwnStore, numbers: u64) -> Result<Settled<u64, Standing>> {
         let name = LockName::new(Level::Xdc, "tests", None, "a", NamePolicy::Strict).unwrap();
         let record = Record::draw(LONG, &Identity::this_process("tests").unwrap()).unwrap().numbered(0);
-        let create = Create { name: &name, record: &record, count: Some(100), numbers, read_back: false };
+        let create = Create {
+            name: &name,
+            record: &record,
+            count: Some(100),
+            numbers,
+            read_back: false,
+            intent: None,
+        };
         store.try_to_create(&create, Deadline::after(LONG))
     }
 

@@ -66,16 +66,19 @@ use crate::names::diagnostic::Diagnostic;
 use crate::names::fence::Fence;
 use crate::names::holder::Holder;
 use crate::names::lock_name::LockName;
+use crate::names::mode::Mode;
 use crate::names::owner::{OwnerRecord, OwnerToken};
 use crate::names::promise::Promise;
 use crate::runtime::time::{self, Deadline, Moment};
 use crate::store::{
-    Acquired, Attempt, Grant, GrantRecord, HistoryStore, Inspection, LatchStore, ListCursor, LiveCounters,
-    LockPage, LockQuery, LockStore, OnRenewed, Released, Renewal, StoreCounters,
+    Acquired, Attempt, Grant, GrantRecord, HistoryStore, Inspection, IntentId, LatchStore, ListCursor,
+    LiveCounters, LockPage, LockQuery, LockStore, ModeStore, OnRenewed, Released, Renewal, StoreCounters,
 };
 
 /// Stands before the token in a lease from a store that counts in the record, so other layouts refuse it.
 const NUMBERED: &[u8] = &[2];
+/// Stands, with mode and place, before the token in a lease of a hold that others go beside.
+const BESIDE: u8 = 3;
 
 /// Bits below the milliseconds in a number's lower bound. Only more than 2^20 grants in each millisecond would
 /// outrun the clock.
@@ -102,7 +105,7 @@ pub(crate) const CLEAN_UP: Duration = Duration::from_secs(2);
 /// A [`LockStore`] over a [`Register`]: the lock protocol.
 #[derive(Debug)]
 pub struct RemoteStore<R> {
-    register: R,
+    pub(super) register: R,
     counters: LiveCounters,
 }
 
@@ -125,22 +128,22 @@ impl<R: Register> RemoteStore<R> {
         least: Option<u64>,
         doubtful: &mut Vec<OwnerRecord>,
     ) -> Result<Acquired> {
-        self.acquire_numbers(attempt, least, 1, doubtful)
+        self.acquire_numbers(attempt, least, (1, None), doubtful)
     }
 
-    /// Acquires the lock with so many numbers, if the register can count several.
-    fn acquire_numbers(
+    /// Acquires the lock with so many numbers, if the register can count several, and ends the intent.
+    pub(super) fn acquire_numbers(
         &self,
         attempt: Attempt<'_>,
         least: Option<u64>,
-        numbers: u64,
+        (numbers, intent): (u64, Option<IntentId>),
         doubtful: &mut Vec<OwnerRecord>,
     ) -> Result<Acquired> {
         let can = self.register.capabilities();
         let numbers = if can.reserves { numbers } else { 1 };
         let (open, lost) = (Vec::new(), None);
         let mut acquisition =
-            Acquisition { store: self, can, attempt, least, numbers, open, lost, exchanges: 0 };
+            Acquisition { store: self, can, attempt, least, numbers, intent, open, lost, exchanges: 0 };
         let answer = acquisition.run();
         doubtful.extend(acquisition.open.iter().map(|tried| can.owner_record(&tried.record)));
         answer
@@ -187,7 +190,7 @@ impl<R: Register> LockStore for RemoteStore<R> {
         fences: u64,
         doubtful: &mut Vec<OwnerRecord>,
     ) -> Result<Acquired> {
-        self.acquire_numbers(attempt, None, fences, doubtful)
+        self.acquire_numbers(attempt, None, (fences, None), doubtful)
     }
 
     fn renew(
@@ -219,7 +222,7 @@ impl<R: Register> LockStore for RemoteStore<R> {
             };
             // The connection for the read may be dead too. One try of the read gets half of the time.
             let read_by = || if doubt.is_open() { part(by, 2) } else { by };
-            let read = || doubt.ask(|| self.register.read(name, read_by()));
+            let read = || doubt.ask(|| self.register.read_own(name, &change.expected, read_by()));
             let standing = known.map_or_else(read, Ok);
             let standing = standing.map_err(|error| doubt.or(error))?;
             let Some(stored) = own_version(standing, &change.expected) else { return Ok(None) };
@@ -378,6 +381,10 @@ impl<R: Register> LockStore for RemoteStore<R> {
         self.register.counters().plus(self.counters.now())
     }
 
+    fn modes(&self) -> Option<&dyn ModeStore> {
+        self.register.modes().map(|_| self as &dyn ModeStore)
+    }
+
     fn latches(&self) -> Option<&dyn LatchStore> {
         self.register.latches()
     }
@@ -400,7 +407,7 @@ impl<R: Register> RemoteStore<R> {
             Err(error) => return ControlFlow::Break(Err(error)),
         };
         // The answers to others wait meanwhile, so a server that does not answer must leave them some time.
-        let read = || self.register.read(change.name, part(by, READ_PARTS));
+        let read = || self.register.read_own(change.name, &change.expected, part(by, READ_PARTS));
         ControlFlow::Break(match known.map_or_else(read, Ok) {
             Err(error) => Err(error),
             Ok(standing) => match own_version(standing, &change.expected) {
@@ -448,7 +455,7 @@ impl<R: Register> RemoteStore<R> {
                     None
                 }
             };
-            let standing = known.map_or_else(|| doubt.ask(|| self.register.read(name, by)), Ok);
+            let standing = known.map_or_else(|| doubt.ask(|| self.register.read_own(name, &current, by)), Ok);
             let standing = standing.map_err(|error| match doubt.or(error) {
                 // The first copy of the request may have freed the lock, which made the second fail.
                 error if may_be_freed && !error.is_in_doubt() => Error::InDoubt {
@@ -503,12 +510,19 @@ impl<R: Register> RemoteStore<R> {
 
 impl Capabilities {
     /// Returns the part of `record` that a lease keeps: the part that the store compares.
-    fn owner_record(&self, record: &Record) -> OwnerRecord {
+    pub(super) fn owner_record(&self, record: &Record) -> OwnerRecord {
         match self.compares {
             Compares::Record => OwnerRecord::from_bytes(record.as_bytes()),
             Compares::Token => {
-                let before = if self.counts_in_record { NUMBERED } else { b"" };
-                OwnerRecord::from_bytes([before, record.token().as_bytes()].concat())
+                let token = record.token();
+                let owner_record = match record.place() {
+                    Some(place) => {
+                        [&[BESIDE, record.mode().code(), place], token.as_bytes().as_slice()].concat()
+                    }
+                    None if self.counts_in_record => [NUMBERED, token.as_bytes()].concat(),
+                    None => token.as_bytes().to_vec(),
+                };
+                OwnerRecord::from_bytes(owner_record)
             }
         }
     }
@@ -519,16 +533,24 @@ impl Capabilities {
         self.repeats_after.is_some_and(|limit| Moment::now().since(since) >= limit)
     }
 
-    fn own_record(&self, owner_record: &OwnerRecord) -> Result<Record> {
+    pub(super) fn own_record(&self, owner_record: &OwnerRecord) -> Result<Record> {
         let bytes = owner_record.as_bytes();
         let record = match self.compares {
             Compares::Record => {
                 Record::decode(bytes).filter(|record| record.has_number() == self.counts_in_record)
             }
             Compares::Token => {
-                let token = if self.counts_in_record { bytes.strip_prefix(NUMBERED) } else { Some(bytes) };
+                let (beside, token) = match bytes {
+                    [BESIDE, code, place, token @ ..] if self.counts_in_record => {
+                        let mode = Mode::from_code(*code).filter(|mode| *mode != Mode::Exclusive);
+                        (mode.map(|mode| (mode, *place)), mode.map(|_| token))
+                    }
+                    _ if self.counts_in_record => (None, bytes.strip_prefix(NUMBERED)),
+                    _ => (None, Some(bytes)),
+                };
                 let token = token.and_then(|token| token.try_into().ok()).map(OwnerToken::from_bytes);
-                token.map(|token| self.record_of(Record::of_parts(&token, Duration::ZERO, &[])))
+                let record = token.map(|token| self.record_of(Record::of_parts(&token, Duration::ZERO, &[])));
+                record.map(|record| beside.map_or(record.clone(), |(mode, place)| record.placed(mode, place)))
             }
         };
         record.ok_or_else(|| {
@@ -538,7 +560,7 @@ impl Capabilities {
     }
 
     /// Returns the drawn record in the format of the store.
-    fn record_of(&self, drawn: Record) -> Record {
+    pub(super) fn record_of(&self, drawn: Record) -> Record {
         if self.counts_in_record { drawn.numbered(0) } else { drawn }
     }
 }
@@ -548,7 +570,7 @@ impl Capabilities {
 ///
 /// The lower bits count the nanoseconds within the millisecond. They do not fill these bits, so numbers of one clock
 /// rise like the clock.
-fn least_number() -> u64 {
+pub(crate) fn least_number() -> u64 {
     let since = time::wall().duration_since(UNIX_EPOCH).unwrap_or_default();
     let ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX).min(FENCE_CLOCK_MAX);
     ms << FENCE_CLOCK_SHIFT | u64::from(since.subsec_nanos() % 1_000_000)
@@ -575,6 +597,8 @@ struct Acquisition<'a, R> {
     least: Option<u64>,
     /// How many numbers to count.
     numbers: u64,
+    /// The intent that the creation ends.
+    intent: Option<IntentId>,
     /// Attempts that may have taken effect or may still take effect.
     open: Vec<Tried>,
     /// The error of the first lost reply, while an attempt is open.
@@ -627,6 +651,7 @@ impl<R: Register> Acquisition<'_, R> {
             count: self.can.counts.then(|| self.least.unwrap_or_else(least_number)),
             numbers: self.numbers,
             read_back: self.can.read_back == ReadBack::Always,
+            intent: self.intent,
         };
         let answer = self.ask(!self.open.is_empty(), |register, by| register.create(&create, by).settled());
         let is_late = self.is_late(tried.since);

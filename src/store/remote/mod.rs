@@ -30,6 +30,8 @@
 //! threads must release later.
 
 mod lock;
+mod mode_register;
+mod modes;
 mod record;
 mod register;
 pub(crate) mod resolve;
@@ -39,6 +41,7 @@ mod tests;
 pub use lock::RemoteStore;
 #[cfg(feature = "hbase")]
 pub(crate) use lock::{CLEAN_UP, ROUNDS, contended};
+pub use mode_register::{ChangeMode, Join, ModeRegister, NotChanged, StoredHolds, StoredIntent};
 pub use record::Record;
 #[cfg(any(feature = "hbase", feature = "aerospike"))]
 pub(crate) use register::Settled;

@@ -3,10 +3,11 @@
 //! | bytes | meaning |
 //! |---|---|
 //! | `M` | held: the Java library takes a value that begins with this byte for a held lock |
-//! | 01 or 02 | format |
+//! | 01, 02, 11 or 12 | format |
 //! | 16 bytes | owner token |
 //! | u64, big-endian | TTL in milliseconds: the longest TTL of all versions of this record |
-//! | u64, big-endian | format 02 only: the number of the grant, its fence; 0 while it is not known |
+//! | u64, big-endian | not in format 01: the number of the grant, its fence or its epoch; 0 while it is not known |
+//! | u8 | formats 11 (a shared hold) and 12 (an update hold) only: the place of the hold among those of the lock |
 //! | the rest | holder: `pid:u32 start_ms:u64 host_len:u8 host purpose_len:u8 purpose`; later versions may append |
 
 use std::fmt;
@@ -14,16 +15,20 @@ use std::time::Duration;
 
 use crate::error::Result;
 use crate::names::holder::Identity;
+use crate::names::mode::Mode;
 use crate::names::owner::OwnerToken;
 
 const MARK: u8 = b'M';
 const FORMAT: u8 = 1;
 const FORMAT_NUMBERED: u8 = 2;
+/// The format of a hold that others go beside is this and the [code](Mode::code) of its mode.
+const FORMAT_BESIDE: u8 = 0x10;
 const FORMAT_AT: usize = 1;
 const TOKEN_AT: usize = 2;
 const TTL_AT: usize = TOKEN_AT + OwnerToken::LEN;
 const TTL_END: usize = TTL_AT + 8;
 const NUMBER_END: usize = TTL_END + 8;
+const PLACE_END: usize = NUMBER_END + 1;
 
 /// The record of one grant: its owner token, its TTL and its holder. It is as secret as the token.
 ///
@@ -50,7 +55,44 @@ impl Record {
 
     /// Returns the same record with the number of the grant, in format 2. 0 means that the number is not known yet.
     pub fn numbered(&self, number: u64) -> Record {
-        Record(encoded(&self.token(), self.ttl(), Some(number), self.identity_bytes()))
+        match self.place() {
+            None => Record(encoded(&self.token(), self.ttl(), Some(number), self.identity_bytes())),
+            Some(_) => {
+                let mut bytes = self.0.clone();
+                bytes[TTL_END..NUMBER_END].copy_from_slice(&number.to_be_bytes());
+                Record(bytes)
+            }
+        }
+    }
+
+    /// Returns the record of the same grant as a hold of this mode, at this place among the holds of the lock. A record of
+    /// [`Mode::Exclusive`] has no place.
+    pub fn placed(&self, mode: Mode, place: u8) -> Record {
+        let number = self.number().unwrap_or_default();
+        let mut bytes = encoded(&self.token(), self.ttl(), Some(number), &[]).into_vec();
+        if mode != Mode::Exclusive {
+            bytes[FORMAT_AT] = FORMAT_BESIDE | mode.code();
+            bytes.push(place);
+        }
+        bytes.extend_from_slice(self.identity_bytes());
+        Record(bytes.into())
+    }
+
+    /// Returns what the bytes of every record of this mode begin with. `None` for [`Mode::Exclusive`], whose records have two
+    /// formats.
+    pub fn begins(mode: Mode) -> Option<[u8; 2]> {
+        (mode != Mode::Exclusive).then(|| [MARK, FORMAT_BESIDE | mode.code()])
+    }
+
+    /// Returns the mode of the hold.
+    pub fn mode(&self) -> Mode {
+        let code = self.0[FORMAT_AT].checked_sub(FORMAT_BESIDE);
+        code.and_then(Mode::from_code).unwrap_or(Mode::Exclusive)
+    }
+
+    /// Returns the place of a hold that is not exclusive.
+    pub fn place(&self) -> Option<u8> {
+        (self.mode() != Mode::Exclusive).then(|| self.0[NUMBER_END])
     }
 
     /// Creates the record with these bytes. Returns `None` if they are not a record of this library in a format
@@ -60,6 +102,7 @@ impl Record {
         let least = match bytes.as_ref() {
             [MARK, FORMAT, ..] => TTL_END,
             [MARK, FORMAT_NUMBERED, ..] => NUMBER_END,
+            [MARK, format, ..] if is_beside(*format) => PLACE_END,
             _ => return None,
         };
         (bytes.len() >= least).then_some(Record(bytes))
@@ -83,9 +126,9 @@ impl Record {
         Duration::from_millis(u64::from_be_bytes(*bytes))
     }
 
-    /// Returns whether the record has format 2, which has a place for the number.
+    /// Returns whether the record has a format with a number.
     pub(crate) fn has_number(&self) -> bool {
-        self.0[FORMAT_AT] == FORMAT_NUMBERED
+        self.0[FORMAT_AT] != FORMAT
     }
 
     /// Returns the number of the grant. `None` in format 1, and while the number is not known.
@@ -101,7 +144,12 @@ impl Record {
 
     /// Returns the holder as bytes. Empty if the record has none.
     pub fn identity_bytes(&self) -> &[u8] {
-        &self.0[if self.has_number() { NUMBER_END } else { TTL_END }..]
+        let at = match (self.has_number(), self.place()) {
+            (_, Some(_)) => PLACE_END,
+            (true, None) => NUMBER_END,
+            (false, None) => TTL_END,
+        };
+        &self.0[at..]
     }
 
     /// Returns the same record with the longer of `ttl` and its own TTL.
@@ -131,6 +179,11 @@ fn encoded(token: &OwnerToken, ttl: Duration, number: Option<u64>, identity: &[u
     bytes.extend(number.iter().flat_map(|number| number.to_be_bytes()));
     bytes.extend_from_slice(identity);
     bytes.into()
+}
+
+fn is_beside(format: u8) -> bool {
+    let mode = format.checked_sub(FORMAT_BESIDE).and_then(Mode::from_code);
+    mode.is_some_and(|mode| mode != Mode::Exclusive)
 }
 
 fn ttl_ms(ttl: Duration) -> u64 {
@@ -189,9 +242,30 @@ mod tests {
         assert_eq!(record.numbered(772).as_bytes(), [&b"M\x02"[..], &start, &ttl, &number, b"who"].concat());
     }
 
+    /// They stand in tables, beside those of exclusive locks.
+    #[test]
+    fn the_bytes_of_a_hold_beside_others_stay_as_they_are() {
+        let token = OwnerToken::from_bytes([7; OwnerToken::LEN]);
+        let record = Record::of_parts(&token, Duration::from_millis(258), b"who").numbered(772);
+        let (start, rest) = ([7; OwnerToken::LEN], [0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0, 0, 3, 4, 200]);
+        for (mode, format) in [(Mode::Shared, 0x11), (Mode::Update, 0x12)] {
+            let placed = record.placed(mode, 200);
+            assert_eq!(placed.as_bytes(), [&[b'M', format][..], &start, &rest, b"who"].concat());
+            assert!(Record::begins(mode).is_some_and(|begins| placed.as_bytes().starts_with(&begins)));
+            assert_eq!((placed.mode(), placed.place(), placed.number()), (mode, Some(200), Some(772)));
+            assert_eq!(Record::decode(placed.as_bytes()), Some(placed.clone()));
+            assert_eq!(placed.renewed(Duration::from_secs(9)).numbered(8).identity_bytes(), b"who");
+            assert!(placed.same_owner(&record) && placed.placed(Mode::Exclusive, 0) == record);
+        }
+        assert_eq!((record.mode(), record.place()), (Mode::Exclusive, None));
+    }
+
     #[test]
     fn a_record_that_was_cut_is_none() {
-        for (record, identity_at) in [(draw(), TTL_END), (draw().numbered(1), NUMBER_END)] {
+        let placed = draw().placed(Mode::Update, 3);
+        for (record, identity_at) in
+            [(draw(), TTL_END), (draw().numbered(1), NUMBER_END), (placed, PLACE_END)]
+        {
             let bytes = record.as_bytes();
             assert_eq!(Record::decode(bytes), Some(record.clone()));
             for cut in 0..identity_at {
@@ -201,6 +275,8 @@ mod tests {
                 assert_eq!(Record::decode(&bytes[..cut]).unwrap().identity(), None, "cut at {cut}");
             }
         }
-        assert_eq!(Record::decode([b"M\x03".as_slice(), &[0; 64]].concat()), None, "a format to come");
+        for format in [3, 0x10, 0x13, 0x18] {
+            assert_eq!(Record::decode([&[b'M', format][..], &[0; 64]].concat()), None, "a format to come");
+        }
     }
 }

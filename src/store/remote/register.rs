@@ -3,15 +3,17 @@
 use std::fmt;
 use std::time::{Duration, UNIX_EPOCH};
 
+use super::mode_register::ModeRegister;
 use super::record::Record;
 use crate::error::{Error, Result};
 use crate::names::diagnostic::Diagnostic;
 use crate::names::holder::Holder;
 use crate::names::lock_name::LockName;
+use crate::names::mode::Mode;
 use crate::names::promise::Promise;
 use crate::runtime::time::{Deadline, Moment, wall_ms};
 use crate::store::lock_store::no_stamps;
-use crate::store::{HistoryStore, LatchStore, ListCursor, LockPage, LockQuery, StoreCounters};
+use crate::store::{HistoryStore, IntentId, LatchStore, ListCursor, LockPage, LockQuery, StoreCounters};
 
 /// Answer to one request that may change the store.
 ///
@@ -119,7 +121,8 @@ impl Found {
     /// Returns the holder that the record names, with the two hints.
     pub fn holder(&self) -> Holder {
         let since = self.written_ms.and_then(|ms| UNIX_EPOCH.checked_add(Duration::from_millis(ms)));
-        Holder::new(self.record.as_ref().and_then(Record::identity), self.left, since)
+        let mode = self.record.as_ref().map_or(Mode::Exclusive, Record::mode);
+        Holder::new(self.record.as_ref().and_then(Record::identity), self.left, since).with_mode(mode)
     }
 }
 
@@ -141,6 +144,9 @@ pub struct Create<'a> {
     /// If set, the library also asks for a read of the record after the count. A store that cannot read in the
     /// same request ignores this field.
     pub read_back: bool,
+    /// The intent of the process that asks, which the creation ends in the same step. Only with
+    /// [`modes`](Register::modes).
+    pub intent: Option<IntentId>,
 }
 
 /// The data that come with the creation of a record.
@@ -396,6 +402,18 @@ pub trait Register: Send + Sync + fmt::Debug + 'static {
     /// Any code except [`Code::InDoubt`](crate::Code::InDoubt). A failed read says nothing about the lock.
     fn read(&self, name: &LockName, by: Deadline) -> Result<Standing>;
 
+    /// Reads the state of the lock, to find the hold of this record: [`Standing::Held`] with the version of it that is stored,
+    /// if there is one.
+    ///
+    /// Default: [`read`](Register::read), which finds it if a lock has one holder at most.
+    ///
+    /// # Errors
+    /// As for [`read`](Register::read).
+    fn read_own(&self, name: &LockName, record: &Record, by: Deadline) -> Result<Standing> {
+        let _ = record;
+        self.read(name, by)
+    }
+
     /// Reads the state of the lock for a grant, as [`read`](Register::read) does. A store may refuse a grant here that would be
     /// unsafe, with [`Code::TableCreationError`](crate::Code::TableCreationError): the lock is then given back.
     ///
@@ -521,6 +539,12 @@ pub trait Register: Send + Sync + fmt::Debug + 'static {
     /// The library itself counts its reads after a refused creation. Does no I/O and does not block. Default: zeros.
     fn counters(&self) -> StoreCounters {
         StoreCounters::default()
+    }
+
+    /// Returns the part of this register for locks with several modes. Does not block. Default: `None`. Then locks are
+    /// exclusive.
+    fn modes(&self) -> Option<&dyn ModeRegister> {
+        None
     }
 
     /// Returns the latches in the same store, or `None` (the default) if the store keeps only locks.
