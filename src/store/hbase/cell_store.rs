@@ -4,10 +4,13 @@ use std::fmt;
 use std::time::Duration;
 
 use super::layout::{CellColumn, LOCK};
+use super::row_change::{RowChange, RowChanged, RowCondition};
+use super::row_hints::RowHints;
 use crate::error::Result;
 use crate::runtime::time::Deadline;
+use crate::store::IntentId;
 use crate::store::hbase::row_keys::lock_row;
-use crate::store::remote::{OnReply, Record, Replace, Reply, replace_one_by_one};
+use crate::store::remote::{OnReply, Replace, Reply, replace_one_by_one};
 
 /// Purpose of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -301,22 +304,20 @@ pub(super) trait CellStore: LockTable {
     }
 }
 
-/// Record and number of a lock, as the layout `own` keeps them: in two cells of one row. Empty or missing means free.
+/// The row of a lock in the layout `own`. An empty or missing record means that nobody holds it exclusively.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct OwnCells {
     pub(super) number: Option<u64>,
     pub(super) record: Option<Cell>,
+    /// All other cells.
+    pub(super) beside: Vec<BesideCell>,
 }
 
-impl OwnCells {
-    /// Returns the cell with the record, unless that is the record of an earlier grant than the last one.
-    pub(super) fn current(self) -> Option<Cell> {
-        let OwnCells { number: last, record } = self;
-        record.filter(|cell| {
-            let number = Record::decode(cell.value.as_slice()).and_then(|record| record.number());
-            number.is_none_or(|number| last.is_none_or(|last| number >= last))
-        })
-    }
+/// A cell of a lock beside number and record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct BesideCell {
+    pub(super) qualifier: Vec<u8>,
+    pub(super) cell: Cell,
 }
 
 /// The cells that one change writes, for [`OwnStore`].
@@ -331,6 +332,8 @@ pub(super) struct OwnWrite<'a> {
     pub(super) record: &'a [u8],
     /// TTL of the record, at most `number_ttl`.
     pub(super) ttl: Duration,
+    /// The intent that [`OwnStore::claim`] ends in the same step.
+    pub(super) intent: Option<IntentId>,
     pub(super) durability: Durability,
 }
 
@@ -343,6 +346,8 @@ pub(super) enum Expects {
     Free,
     /// It has this number, and this record of an earlier grant.
     Outlived { number: u64, record: Vec<u8> },
+    /// It has a base, and none of the holds that it stood for.
+    Deserted(RowCondition),
 }
 
 /// Result of [`OwnStore::claim`].
@@ -372,9 +377,29 @@ pub(super) trait OwnStore: LockTable {
     /// [`CheckAndPut`].
     fn rewrite(&self, write: &OwnWrite<'_>, expected: &[u8], parts: u32, by: Deadline) -> Result<bool>;
 
+    /// Makes the first of several steps whose condition holds.
+    fn change(&self, change: &RowChange<'_>, by: Deadline) -> Result<RowChanged>;
+
+    /// Puts a cell beside number and record, whatever it holds. May put it twice.
+    fn put_beside(
+        &self,
+        row: &[u8],
+        qualifier: &[u8],
+        value: &[u8],
+        ttl: Duration,
+        by: Deadline,
+    ) -> Result<()>;
+
     /// Replaces the records of several locks like [`rewrite`](OwnStore::rewrite), as
-    /// [`Register::replace_many`](crate::store::remote::Register::replace_many) describes.
-    fn replace_many<'a>(&self, changes: Vec<Replace<'a>>, by: Deadline, answered: OnReply<'_, 'a>);
+    /// [`Register::replace_many`](crate::store::remote::Register::replace_many) describes. A hold that others go beside is
+    /// renewed beside the base that `hints` has.
+    fn replace_many<'a>(
+        &self,
+        changes: Vec<Replace<'a>>,
+        hints: &RowHints,
+        by: Deadline,
+        answered: OnReply<'_, 'a>,
+    );
 
     fn read_cells(&self, row: &[u8], by: Deadline) -> Result<OwnCells>;
 

@@ -30,6 +30,8 @@ mod native;
 pub(crate) mod options;
 mod own;
 mod promises;
+mod row_change;
+mod row_hints;
 pub(crate) mod row_keys;
 mod rules;
 mod scheme;

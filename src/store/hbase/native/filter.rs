@@ -7,11 +7,14 @@ use prost::Message;
 use prost::bytes::Bytes;
 
 use super::bytes::{EMPTY, constant};
-use super::messages::{BinaryComparator, Comparable, Comparator, EQUAL, Filter, LESS, NOT_EQUAL};
+use super::messages::{
+    BinaryComparator, Comparable, Comparator, EQUAL, Filter, LESS, LESS_OR_EQUAL, NOT_EQUAL,
+};
 
 pub(super) const COMPARATOR: &str = "org.apache.hadoop.hbase.filter.BinaryComparator";
 const PREFIX_COMPARATOR: &str = "org.apache.hadoop.hbase.filter.BinaryPrefixComparator";
 const MUST_PASS_ALL: i32 = 1;
+const MUST_PASS_ONE: i32 = 2;
 /// `CompareType.NO_OP`.
 const NO_OP: i32 = 6;
 
@@ -48,8 +51,24 @@ struct MultipleColumnPrefixFilter {
 
 #[derive(Clone, PartialEq, Message)]
 struct CompareFilter {
-    #[prost(int32, tag = "1")]
-    compare: i32,
+    /// An `Option`, because the field is required and a plain 0 (LESS) would not be encoded.
+    #[prost(int32, optional, tag = "1")]
+    compare: Option<i32>,
+    #[prost(message, optional, tag = "2")]
+    comparator: Option<Comparator>,
+}
+
+/// `QualifierFilter` and `ValueFilter`.
+#[derive(Clone, PartialEq, Message)]
+struct CellCompareFilter {
+    #[prost(message, optional, tag = "1")]
+    compare: Option<CompareFilter>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct SkipFilter {
+    #[prost(message, optional, tag = "1")]
+    filter: Option<Filter>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -106,6 +125,11 @@ impl FilterTest {
         FilterTest::new((family, qualifier), LESS, COMPARATOR, with, false)
     }
 
+    /// The cell does not exist, or its value does not sort behind `with`.
+    pub(super) fn up_to(family: &Bytes, qualifier: &Bytes, with: &Bytes) -> FilterTest {
+        FilterTest::new((family, qualifier), LESS_OR_EQUAL, COMPARATOR, with, true)
+    }
+
     /// The cell exists, and its value does not begin with `with`.
     pub(super) fn there_and_begins_not(family: &Bytes, qualifier: &Bytes, with: &Bytes) -> FilterTest {
         FilterTest::new((family, qualifier), NOT_EQUAL, PREFIX_COMPARATOR, with, false)
@@ -148,12 +172,78 @@ impl FilterTest {
     }
 }
 
+/// A cell that a row may have: a filter that passes it.
+pub(super) struct CellFilter(Filter);
+
+/// What [`CellFilter::beginning`] requires of the value.
+pub(super) enum CellValue {
+    Any,
+    Begins(Bytes),
+    /// It does not sort behind these bytes.
+    UpTo(Bytes),
+}
+
+impl CellFilter {
+    /// A cell of this column.
+    pub(super) fn column(qualifier: &Bytes) -> CellFilter {
+        CellFilter(qualifier_filter(EQUAL, COMPARATOR, qualifier))
+    }
+
+    /// An empty cell.
+    pub(super) fn empty() -> CellFilter {
+        CellFilter(value_filter(EQUAL, COMPARATOR, &EMPTY))
+    }
+
+    /// A cell of this column with this value.
+    pub(super) fn exactly(qualifier: &Bytes, value: &Bytes) -> CellFilter {
+        let filters =
+            vec![qualifier_filter(EQUAL, COMPARATOR, qualifier), value_filter(EQUAL, COMPARATOR, value)];
+        CellFilter(list(MUST_PASS_ALL, filters))
+    }
+
+    /// A cell of a column that begins so.
+    pub(super) fn beginning(qualifier: &Bytes, value: CellValue) -> CellFilter {
+        let column = qualifier_filter(EQUAL, PREFIX_COMPARATOR, qualifier);
+        CellFilter(match value {
+            CellValue::Any => column,
+            CellValue::Begins(with) => {
+                list(MUST_PASS_ALL, vec![column, value_filter(EQUAL, PREFIX_COMPARATOR, &with)])
+            }
+            CellValue::UpTo(with) => {
+                list(MUST_PASS_ALL, vec![column, value_filter(LESS_OR_EQUAL, COMPARATOR, &with)])
+            }
+        })
+    }
+}
+
+/// Builds the filter for "all tests hold, and each cell of the row passes one of these". The server reads the whole row.
+pub(super) fn all_and_each_cell(tests: &[FilterTest], cells: Vec<CellFilter>) -> Filter {
+    let one = list(MUST_PASS_ONE, cells.into_iter().map(|cell| cell.0).collect());
+    let each = named("org.apache.hadoop.hbase.filter.SkipFilter", &SkipFilter { filter: Some(one) });
+    let tests = tests.iter().map(FilterTest::filter);
+    list(MUST_PASS_ALL, tests.chain([each]).collect())
+}
+
+fn qualifier_filter(compare: i32, class: &'static str, with: &Bytes) -> Filter {
+    cell_filter("org.apache.hadoop.hbase.filter.QualifierFilter", compare, class, with)
+}
+
+fn value_filter(compare: i32, class: &'static str, with: &Bytes) -> Filter {
+    cell_filter("org.apache.hadoop.hbase.filter.ValueFilter", compare, class, with)
+}
+
+fn cell_filter(filter: &'static str, compare: i32, class: &'static str, with: &Bytes) -> Filter {
+    let comparator = Some(comparator(class, with));
+    named(filter, &CellCompareFilter { compare: Some(CompareFilter { compare: Some(compare), comparator }) })
+}
+
+fn list(operator: i32, filters: Vec<Filter>) -> Filter {
+    named("org.apache.hadoop.hbase.filter.FilterList", &FilterList { operator, filters })
+}
+
 /// Builds the filter for "all tests hold". The server reads only the columns that begin with a tested qualifier.
 pub(super) fn all(tests: &[FilterTest]) -> Filter {
-    named(
-        "org.apache.hadoop.hbase.filter.FilterList",
-        &FilterList { operator: MUST_PASS_ALL, filters: filters(tests) },
-    )
+    list(MUST_PASS_ALL, filters(tests))
 }
 
 /// Builds the same filter, but it passes only cells with the timestamp of the first test's cell, which must exist.
@@ -161,7 +251,7 @@ pub(super) fn all(tests: &[FilterTest]) -> Filter {
 pub(super) fn all_stamped_as_the_first(tests: &[FilterTest]) -> Filter {
     let mut filters = filters(tests);
     filters.extend(tests.first().map(|first| stamped_as(&first.family, &first.qualifier)));
-    named("org.apache.hadoop.hbase.filter.FilterList", &FilterList { operator: MUST_PASS_ALL, filters })
+    list(MUST_PASS_ALL, filters)
 }
 
 /// Builds the filter for "the test holds for the newest cell, and that cell has this timestamp". An older version of the
@@ -170,7 +260,7 @@ pub(super) fn written_at(test: &FilterTest, written_ms: u64) -> Filter {
     let mut filters = filters(std::slice::from_ref(test));
     let timestamps = vec![i64::try_from(written_ms).unwrap_or(i64::MAX)];
     filters.push(named("org.apache.hadoop.hbase.filter.TimestampsFilter", &TimestampsFilter { timestamps }));
-    named("org.apache.hadoop.hbase.filter.FilterList", &FilterList { operator: MUST_PASS_ALL, filters })
+    list(MUST_PASS_ALL, filters)
 }
 
 fn filters(tests: &[FilterTest]) -> Vec<Filter> {
@@ -184,7 +274,7 @@ fn filters(tests: &[FilterTest]) -> Vec<Filter> {
 /// the other cells only at the end of the row, so the other filters still see them
 /// (`DependentColumnFilter.filterRowCells`).
 fn stamped_as(family: &Bytes, qualifier: &Bytes) -> Filter {
-    let compare = Some(CompareFilter { compare: NO_OP });
+    let compare = Some(CompareFilter { compare: Some(NO_OP), comparator: None });
     let (family, qualifier) = (family.clone(), qualifier.clone());
     named(
         "org.apache.hadoop.hbase.filter.DependentColumnFilter",

@@ -44,8 +44,13 @@ pub(super) trait RecordRows {
     /// Builds the read of a row after its change was refused.
     fn read(&self, row: &Bytes) -> Get;
 
-    /// Decodes the answer to the read.
-    fn standing(&self, seen: RegionActionResult) -> Result<Standing, SendError>;
+    /// Decodes the answer to the read, for the holder whose change was refused.
+    fn standing(
+        &self,
+        row: &Bytes,
+        change: &Replace<'_>,
+        seen: RegionActionResult,
+    ) -> Result<Standing, SendError>;
 }
 
 /// The rows of the layout `java`.
@@ -62,7 +67,7 @@ impl RecordRows for JavaRows {
         one_get(row, LOCK)
     }
 
-    fn standing(&self, seen: RegionActionResult) -> Result<Standing, SendError> {
+    fn standing(&self, _: &Bytes, _: &Replace<'_>, seen: RegionActionResult) -> Result<Standing, SendError> {
         found(seen).map(standing)
     }
 }
@@ -87,7 +92,9 @@ impl Native {
             let asked = batch.row(at);
             let reply = match (asked.kind, result) {
                 // It was refused. If the row could not be read, the caller reads it.
-                (READ, seen) => Reply::No(seen.ok().and_then(|seen| rows.standing(seen).ok())),
+                (READ, seen) => {
+                    Reply::No(seen.ok().and_then(|seen| rows.standing(&asked.row, &asked.item, seen).ok()))
+                }
                 (_, result) => match result.map(|result| processed(&result)) {
                     Ok(Ok(true)) => Reply::Yes(()),
                     Ok(Ok(false)) => {

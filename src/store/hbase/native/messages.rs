@@ -194,6 +194,7 @@ pub(super) struct QualifierValue {
 
 /// `CompareType`.
 pub(super) const LESS: i32 = 0;
+pub(super) const LESS_OR_EQUAL: i32 = 1;
 pub(super) const EQUAL: i32 = 2;
 pub(super) const NOT_EQUAL: i32 = 3;
 

@@ -1,24 +1,34 @@
 //! The operations of the layout `own`, as requests to a region.
 
+use std::time::Duration;
+
 use prost::bytes::Bytes;
 
 use super::bytes::{EMPTY, packed};
-use super::filter::FilterTest;
+use super::filter::{CellFilter, CellValue, FilterTest};
 use super::locks::RecordRows;
 use super::messages::{Cell, Condition, EQUAL, Get, MutationProto, RegionAction, RegionActionResult};
 use super::request::{
-    cells, comparing, conditional, conditional_somewhere, durable, filtering, get, in_turn, processed, put,
-    reading,
+    cells, check, comparing, conditional, conditional_somewhere, durable, filtering, filtering_all, get,
+    in_turn, processed, put, reading, together,
 };
 use super::rpc::Native;
 use super::send_error::{SendError, protocol_violation};
 use crate::error::Result;
+use crate::names::mode::Mode;
 use crate::runtime::time::Deadline;
-use crate::store::hbase::cell_store::{self, Claimed, Durability, Expects, OwnCells, OwnStore, OwnWrite};
+use crate::store::hbase::cell_store::{
+    self, BesideCell, Claimed, Durability, Expects, OwnCells, OwnStore, OwnWrite,
+};
 use crate::store::hbase::layout::{OWN_FENCE, OWN_LOCK};
+use crate::store::hbase::locks::FENCE_TTL;
 use crate::store::hbase::own;
+use crate::store::hbase::row_change::{
+    Allowed, CellTest, CellWrite, NumberTest, RowChange, RowChanged, RowCondition, RowStep,
+};
+use crate::store::hbase::row_hints::RowHints;
 use crate::store::remote::resolve::part;
-use crate::store::remote::{OnReply, Replace, Standing};
+use crate::store::remote::{OnReply, Record, Replace, Standing};
 use crate::store::request_kind::RequestKind;
 
 static FAMILY: Bytes = Bytes::from_static(OWN_LOCK.family.as_bytes());
@@ -42,7 +52,7 @@ impl OwnStore for Native {
         self.on_region(RequestKind::Write, what, write.row, by, |region, by| {
             let mut actions = vec![conditional(region, condition(&bytes, expects), puts(&bytes, write))];
             if *expects != Expects::Unused {
-                actions.push(in_turn(region, vec![reading(both(&bytes.row))]));
+                actions.push(in_turn(region, vec![reading(whole(&bytes.row))]));
             }
             let results = self.multi(region, actions, by)?;
             if processed(results.first().ok_or_else(protocol_violation)?)? {
@@ -64,16 +74,63 @@ impl OwnStore for Native {
         })
     }
 
-    fn replace_many<'a>(&self, changes: Vec<Replace<'a>>, by: Deadline, answered: OnReply<'_, 'a>) {
-        self.replace_each(changes, by, answered, &OwnRows);
+    fn change(&self, change: &RowChange<'_>, by: Deadline) -> Result<RowChanged> {
+        let row = Bytes::copy_from_slice(change.row);
+        self.on_region(RequestKind::Write, "conditional Put of holds", change.row, by, |region, by| {
+            let step = |step: &RowStep| {
+                conditional(
+                    region,
+                    row_condition(&row, &step.condition),
+                    step_puts(&row, step, change.durability),
+                )
+            };
+            let mut actions: Vec<_> = change.steps.iter().map(step).collect();
+            if change.reads {
+                actions.push(in_turn(region, vec![reading(whole(&row))]));
+            }
+            let mut results = self.multi(region, actions, part(by, change.parts))?.into_iter();
+            for at in 0..change.steps.len() {
+                if processed(&results.next().ok_or_else(protocol_violation)?)? {
+                    return Ok(RowChanged::Made(at));
+                }
+            }
+            let seen = results.next().and_then(|seen| cells(&seen).ok().map(decoded));
+            Ok(RowChanged::Refused(seen))
+        })
+    }
+
+    fn put_beside(
+        &self,
+        row: &[u8],
+        qualifier: &[u8],
+        value: &[u8],
+        ttl: Duration,
+        by: Deadline,
+    ) -> Result<()> {
+        let [key, qualifier, value] = packed([row, qualifier, value]);
+        self.on_region(RequestKind::Repeatable, "Put", row, by, |region, by| {
+            let put = put(&key, &FAMILY, [(qualifier.clone(), value.clone())], Some(ttl));
+            let results = self.multi(region, vec![together(region, [put])], by)?;
+            check(results.first().ok_or_else(protocol_violation)?)
+        })
+    }
+
+    fn replace_many<'a>(
+        &self,
+        changes: Vec<Replace<'a>>,
+        hints: &RowHints,
+        by: Deadline,
+        answered: OnReply<'_, 'a>,
+    ) {
+        self.replace_each(changes, by, answered, &OwnRows(hints));
     }
 
     fn read_cells(&self, row: &[u8], by: Deadline) -> Result<OwnCells> {
-        Ok(decoded(&self.read_row(row, both, by)?))
+        Ok(decoded(&self.read_row(row, whole, by)?))
     }
 
     fn read_many(&self, rows: &[Vec<u8>], by: Deadline, report: &mut dyn FnMut(usize, OwnCells)) {
-        self.get_each(rows, by, both, |index, result| {
+        self.get_each(rows, by, whole, |index, result| {
             if let Ok(seen) = cells(&result) {
                 report(index, decoded(seen));
             }
@@ -81,11 +138,17 @@ impl OwnStore for Native {
     }
 }
 
-struct OwnRows;
+struct OwnRows<'h>(&'h RowHints);
 
-impl RecordRows for OwnRows {
+impl RecordRows for OwnRows<'_> {
     fn change(&self, row: &Bytes, change: &Replace<'_>) -> RegionAction {
         let Replace { expected, record, .. } = change;
+        if expected.place().is_some() {
+            let number = expected.number().unwrap_or_default();
+            let step = own::renew(expected, record, self.0.base(row, number, expected.ttl()));
+            let condition = row_condition(row, &step.condition);
+            return conditional_somewhere(condition, step_puts(row, &step, Durability::Sync));
+        }
         // No stored number is 0, so the change of a record without a number is refused.
         let number = expected.number().unwrap_or_default();
         let write = own::write(row, number, (record.as_bytes(), record.ttl()), Durability::Sync);
@@ -96,11 +159,16 @@ impl RecordRows for OwnRows {
     }
 
     fn read(&self, row: &Bytes) -> Get {
-        both(row)
+        whole(row)
     }
 
-    fn standing(&self, seen: RegionActionResult) -> Result<Standing, SendError> {
-        Ok(own::standing(decoded(cells(&seen)?)))
+    fn standing(
+        &self,
+        row: &Bytes,
+        change: &Replace<'_>,
+        seen: RegionActionResult,
+    ) -> Result<Standing, SendError> {
+        Ok(own::standing_of(decoded(cells(&seen)?), &change.expected, (self.0, row)))
     }
 }
 
@@ -117,7 +185,76 @@ fn condition(bytes: &OwnBytes, expects: &Expects) -> Condition {
             let [number, record] = packed([&number.to_be_bytes(), record]);
             both_are(&bytes.row, &number, &record)
         }
+        Expects::Deserted(condition) => row_condition(&bytes.row, condition),
     }
+}
+
+/// Builds the condition of a change of holds.
+///
+/// The filter for all cells is a `SkipFilter`: it passes a row only if its inner filter passes each cell. Nothing may hide cells
+/// from it, so there is no filter for columns before it, and the number is still the first cell that passes: see [`condition`].
+fn row_condition(row: &Bytes, condition: &RowCondition) -> Condition {
+    let number = match condition.number {
+        NumberTest::Absent => return comparing(row, &FAMILY, &NUMBER, EQUAL, &EMPTY),
+        NumberTest::Is(number) => FilterTest::is(&FAMILY, &NUMBER, &be_bytes(number)),
+        NumberTest::Below(number) => FilterTest::below(&FAMILY, &NUMBER, &be_bytes(number)),
+    };
+    let cell = |(qualifier, test): &(Vec<u8>, CellTest)| {
+        let qualifier = Bytes::copy_from_slice(qualifier);
+        match test {
+            CellTest::Is(value) => FilterTest::is(&FAMILY, &qualifier, &Bytes::copy_from_slice(value)),
+            CellTest::Empty => FilterTest::none(&FAMILY, &qualifier),
+            CellTest::Filled => FilterTest::some(&FAMILY, &qualifier),
+            CellTest::UpTo(value) => FilterTest::up_to(&FAMILY, &qualifier, &Bytes::copy_from_slice(value)),
+        }
+    };
+    let tests: Vec<_> = [number].into_iter().chain(condition.cells.iter().map(cell)).collect();
+    match &condition.allows {
+        None => filtering(row, &tests),
+        Some(allowed) => filtering_all(row, &tests, allowed_cells(allowed)),
+    }
+}
+
+/// Builds the list of what a cell may be.
+fn allowed_cells(allowed: &Allowed) -> Vec<CellFilter> {
+    let place = Bytes::from_static(&[own::PLACE]);
+    let longest = Bytes::from(own::free_place(Duration::MAX));
+    let mut cells = vec![
+        // The condition tests them on its own.
+        CellFilter::column(&NUMBER),
+        CellFilter::column(&RECORD),
+        CellFilter::column(&Bytes::from_static(own::TURN)),
+        CellFilter::empty(),
+        CellFilter::beginning(&place, CellValue::UpTo(longest)),
+    ];
+    let mode = |mode: &Mode| Record::begins(*mode).map(|begins| Bytes::copy_from_slice(&begins));
+    let holds = allowed.modes.iter().filter_map(mode);
+    cells.extend(holds.map(|begins| CellFilter::beginning(&place, CellValue::Begins(begins))));
+    if allowed.intents {
+        cells.push(CellFilter::beginning(&Bytes::from_static(&[own::INTENT]), CellValue::Any));
+    }
+    let exactly = |(qualifier, value): &(Vec<u8>, Vec<u8>)| {
+        CellFilter::exactly(&Bytes::copy_from_slice(qualifier), &Bytes::copy_from_slice(value))
+    };
+    cells.extend(allowed.exactly.iter().map(exactly));
+    cells
+}
+
+fn be_bytes(number: u64) -> Bytes {
+    Bytes::copy_from_slice(&number.to_be_bytes())
+}
+
+/// Builds the Puts of a step, one for each TTL. The number is among them, so it always has the newest timestamp of the row.
+fn step_puts(row: &Bytes, step: &RowStep, durability: Durability) -> Vec<MutationProto> {
+    let put_cell = |qualifier: Bytes, value: Bytes, ttl: Duration| {
+        durable(durability, put(row, &FAMILY, [(qualifier, value)], Some(ttl)))
+    };
+    let cell = |cell: &CellWrite| {
+        let [qualifier, value] = packed([&cell.qualifier, &cell.value]);
+        put_cell(qualifier, value, cell.ttl)
+    };
+    let number = put_cell(NUMBER.clone(), be_bytes(step.number), FENCE_TTL);
+    [number].into_iter().chain(step.cells.iter().map(cell)).collect()
 }
 
 /// The condition of a change by the holder. The record alone would not do: if a flush has dropped newer versions that
@@ -131,15 +268,19 @@ fn both_are(row: &Bytes, number: &Bytes, record: &Bytes) -> Condition {
 }
 
 /// Builds the Puts of both cells. There are two, because a TTL belongs to a whole Put.
-fn puts(bytes: &OwnBytes, write: &OwnWrite<'_>) -> [MutationProto; 2] {
+fn puts<'p>(bytes: &'p OwnBytes, write: &'p OwnWrite<'_>) -> impl Iterator<Item = MutationProto> + use<'p> {
     let number = (NUMBER.clone(), bytes.number.clone());
     let record = (RECORD.clone(), bytes.record.clone());
+    let intent = write.intent.map(own::end_intent);
+    let intent = intent.map(|end| ((Bytes::from(end.qualifier), Bytes::from(end.value)), end.ttl));
     [(number, write.number_ttl), (record, write.ttl)]
+        .into_iter()
+        .chain(intent)
         .map(|(cell, ttl)| durable(write.durability, put(&bytes.row, &FAMILY, [cell], Some(ttl))))
 }
 
-fn both(row: &Bytes) -> Get {
-    get(row, &FAMILY, &[NUMBER.clone(), RECORD.clone()])
+fn whole(row: &Bytes) -> Get {
+    get(row, &FAMILY, &[])
 }
 
 fn decoded<'a>(found: impl IntoIterator<Item = &'a Cell>) -> OwnCells {
@@ -149,6 +290,10 @@ fn decoded<'a>(found: impl IntoIterator<Item = &'a Cell>) -> OwnCells {
             own.number = cell.value.as_slice().try_into().ok().map(u64::from_be_bytes);
         } else if cell.qualifier == RECORD {
             own.record = Some(cell_store::Cell { value: cell.value.clone(), written_ms: cell.timestamp });
+        } else {
+            let qualifier = cell.qualifier.clone();
+            let cell = cell_store::Cell { value: cell.value.clone(), written_ms: cell.timestamp };
+            own.beside.push(BesideCell { qualifier, cell });
         }
     }
     own
@@ -156,8 +301,6 @@ fn decoded<'a>(found: impl IntoIterator<Item = &'a Cell>) -> OwnCells {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::store::hbase::cell_store::Durability;
     use crate::store::hbase::layout::FREE;
@@ -177,10 +320,10 @@ mod tests {
                 number_ttl: Duration::from_secs(60),
                 record,
                 ttl: Duration::from_secs(30),
+                intent: None,
                 durability: Durability::Sync,
             };
             let written: Vec<_> = puts(&bytes, &write)
-                .into_iter()
                 .flat_map(|put| put.column_value)
                 .flat_map(|column| column.qualifier_value)
                 .map(|cell| (cell.qualifier, cell.value.unwrap_or_default()))

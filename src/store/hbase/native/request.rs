@@ -11,7 +11,7 @@ use prost::bytes::Bytes;
 
 use super::bytes::constant;
 use super::exception::Exception;
-use super::filter::{self, COMPARATOR, FilterTest, comparator};
+use super::filter::{self, COMPARATOR, CellFilter, FilterTest, comparator};
 use super::messages::{
     ASYNC_WAL, Action, Attribute, Cell, Column, ColumnValue, Condition, DELETE, DELETE_COLUMN,
     DELETE_FAMILY_VERSION, Get, INCREMENT, MutationProto, PUT, QualifierValue, RegionAction,
@@ -150,6 +150,15 @@ pub(super) fn comparing(
 /// condition a timestamp that is not older than the first cell, by family and qualifier, that the tests read.
 pub(super) fn filtering(row: &Bytes, tests: &[FilterTest]) -> Condition {
     Condition { row: row.clone(), filter: Some(filter::all(tests)), ..Condition::default() }
+}
+
+/// Builds a condition like [`filtering`], which also requires that each cell of the row passes one of these filters.
+pub(super) fn filtering_all(row: &Bytes, tests: &[FilterTest], cells: Vec<CellFilter>) -> Condition {
+    Condition {
+        row: row.clone(),
+        filter: Some(filter::all_and_each_cell(tests, cells)),
+        ..Condition::default()
+    }
 }
 
 /// Builds a condition like [`filtering`]. The server gives a Put under it a timestamp that is not older than the

@@ -8,6 +8,8 @@
 //! remove   O:L our record, O:F n -> empty, n
 //! ```
 //!
+//! These are the changes of exclusive locks. `requests.rs` has those of other modes, and `own_row.rs` the cells.
+//!
 //! The number is the fence. It stands in the record too, so one read after a lost reply shows whether the lock was
 //! acquired, and with which fence. All creates but the first kind read both cells in the same call. If one was refused,
 //! the lock is held, or its number is higher than ours because another machine's clock is ahead. Then the next try
@@ -22,10 +24,19 @@
 //! server gives new cells a timestamp that is not older, even if its clock is set back or the region moves to a server
 //! whose clock is behind. So an older cell never hides a newer record.
 
+mod modes;
+mod own_row;
+mod requests;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use self::own_row::OwnRow;
+pub(super) use self::own_row::{INTENT, PLACE, TURN, free_place};
+pub(super) use self::requests::{end_intent, renew};
 use super::cell_store::{
     Cell, Claimed, Content, Durability, Expects, OwnCells, OwnStore, OwnWrite, RENEW_PARTS, ScannedRow,
 };
@@ -33,21 +44,23 @@ use super::diagnose::{PROBE_TTL, diagnose};
 use super::history;
 use super::layout::{FREE, OWN_FENCE, OWN_HISTORY, OWN_LOCK};
 use super::list;
-use super::locks::{self, FENCE_TTL, LAZY_RELEASE_TTL};
+use super::locks::{FENCE_TTL, LAZY_RELEASE_TTL};
 use super::promises;
+use super::row_hints::RowHints;
 use super::rules::refuse_own_table;
 use crate::error::{Error, Result};
 use crate::names::diagnostic::Diagnostic;
 use crate::names::history_entry::HistoryEntry;
 use crate::names::lock_name::LockName;
 use crate::names::promise::Promise;
+use crate::runtime::sync::Mutex;
 use crate::runtime::time::{Deadline, Moment};
 use crate::settings::options::Options;
 use crate::store::hbase::row_keys::{self, lock_row};
 use crate::store::layout::Layout;
 use crate::store::remote::{
-    Capabilities, Compares, Create, Created, OnReply, ReadBack, Record, Register, Replace, Reply, Settled,
-    Standing,
+    Capabilities, Compares, Create, Created, ModeRegister, OnReply, ReadBack, Record, Register, Replace,
+    Reply, Settled, Standing,
 };
 use crate::store::{
     HistoryOf, HistoryStore, LatchStore, ListCursor, LiveCounters, LockPage, LockQuery, StoreCounters,
@@ -63,6 +76,9 @@ const TRIES: usize = 16;
 pub(crate) struct HbaseOwnStore {
     cells: Box<dyn OwnStore>,
     used: UsedRows,
+    hints: RowHints,
+    /// When this process announced each of its waits first and last.
+    waits: Mutex<HashMap<u64, (Moment, Moment)>>,
     counters: LiveCounters,
     latches: Option<Box<dyn LatchStore>>,
 }
@@ -87,7 +103,8 @@ impl HbaseOwnStore {
     /// Creates a store without latches.
     pub(super) fn over(cells: Box<dyn OwnStore>) -> HbaseOwnStore {
         let (used, counters) = (UsedRows::default(), LiveCounters::default());
-        HbaseOwnStore { cells, used, counters, latches: None }
+        let (hints, waits) = (RowHints::default(), Mutex::default());
+        HbaseOwnStore { cells, used, hints, waits, counters, latches: None }
     }
 
     fn try_to_create(&self, create: &Create<'_>, by: Deadline) -> Result<Settled<u64, Standing>> {
@@ -99,10 +116,11 @@ impl HbaseOwnStore {
         for _ in 0..TRIES {
             let record = create.record.numbered(number);
             let write = write(row, number, (record.as_bytes(), record.ttl()), Durability::Sync);
-            let write = OwnWrite { first: number - further, ..write };
+            let write = OwnWrite { first: number - further, intent: create.intent, ..write };
             let refused = match self.cells.claim(&write, &expects, by)? {
                 Claimed::Made => {
                     self.used.remember(row);
+                    self.forget_wait(create.intent);
                     if expects == Expects::Unused {
                         self.counters.fence_seeded();
                     }
@@ -121,20 +139,22 @@ impl HbaseOwnStore {
                     self.cells.read_cells(row, by)?
                 }
             };
-            let last = cells.number;
+            let read = OwnRow::of(cells);
+            self.saw(row, &read);
+            let last = read.number;
             if last.is_some() {
                 self.used.remember(row);
             }
-            let stored = cells.record.as_ref().map(|cell| cell.value.clone()).filter(|value| value != FREE);
-            match standing(cells) {
+            match read.standing() {
                 Standing::Free => {
                     if last.is_some_and(|last| last >= number - further) {
                         self.counters.stale_number();
                     }
-                    expects = match (last, stored) {
-                        (Some(number), Some(record)) => Expects::Outlived { number, record },
-                        (Some(_), None) => Expects::Free,
-                        (None, _) => Expects::Unused,
+                    expects = match (last, requests::deserted(&read), read.outlived) {
+                        (_, Some(deserted), _) => Expects::Deserted(deserted),
+                        (Some(number), _, Some(record)) => Expects::Outlived { number, record },
+                        (Some(_), None, None) => Expects::Free,
+                        (None, ..) => Expects::Unused,
                     };
                     number = number.max(last.unwrap_or_default().saturating_add(1 + further));
                 }
@@ -232,6 +252,9 @@ impl Register for HbaseOwnStore {
 
     fn replace(&self, change: &Replace<'_>, by: Deadline) -> Reply {
         let Replace { name, expected, record, .. } = change;
+        if expected.place().is_some() {
+            return self.renew_beside(name, expected, record, by);
+        }
         self.rewrite(name, expected, (record.as_bytes(), record.ttl()), (Durability::Sync, RENEW_PARTS), by)
     }
 
@@ -247,10 +270,13 @@ impl Register for HbaseOwnStore {
             answered(change, Moment::now(), reply);
             false
         });
-        self.cells.replace_many(changes, by, answered);
+        self.cells.replace_many(changes, &self.hints, by, answered);
     }
 
     fn remove(&self, name: &LockName, expected: &Record, by: Deadline) -> Reply {
+        if expected.place().is_some() {
+            return self.release_beside(name, expected, by);
+        }
         let durability =
             if expected.ttl() <= LAZY_RELEASE_TTL { Durability::Async } else { Durability::Sync };
         // It lasts as long as the number, so that older versions of this library see no record below it either.
@@ -258,7 +284,11 @@ impl Register for HbaseOwnStore {
     }
 
     fn read(&self, name: &LockName, by: Deadline) -> Result<Standing> {
-        Ok(standing(self.cells.read_cells(&lock_row(name), by)?))
+        Ok(self.read_row(&lock_row(name), by)?.standing())
+    }
+
+    fn read_own(&self, name: &LockName, record: &Record, by: Deadline) -> Result<Standing> {
+        Ok(self.read_row(&lock_row(name), by)?.standing_of(record))
     }
 
     fn read_many(&self, names: &[LockName], by: Deadline, report: &mut dyn FnMut(usize, Standing)) {
@@ -286,11 +316,20 @@ impl Register for HbaseOwnStore {
         most: usize,
         by: Deadline,
     ) -> Result<LockPage> {
+        let failed = RefCell::new(None);
         let stands = |row: &mut ScannedRow| {
+            let number = row.beside.take().and_then(number);
             let record = Some(std::mem::take(&mut row.cell));
-            standing(OwnCells { number: row.beside.take().and_then(number), record })
+            let read = OwnRow::of(OwnCells { number, record, beside: Vec::new() });
+            // The page has the base, and not the holds beside it.
+            let read = if read.base.is_some() { self.read_row(&row.row, by) } else { Ok(read) };
+            read.map(|read| read.standing()).unwrap_or_else(|error| {
+                failed.borrow_mut().get_or_insert(error);
+                Standing::Free
+            })
         };
-        list::page(&*self.cells, (OWN_LOCK, Some(OWN_FENCE)), stands, query, after, most, by)
+        let page = list::page(&*self.cells, (OWN_LOCK, Some(OWN_FENCE)), stands, query, after, most, by)?;
+        failed.into_inner().map_or(Ok(page), Err)
     }
 
     fn diagnose(&self, by: Deadline) -> Result<Vec<Diagnostic>> {
@@ -307,6 +346,10 @@ impl Register for HbaseOwnStore {
         self.counters.now()
     }
 
+    fn modes(&self) -> Option<&dyn ModeRegister> {
+        Some(self)
+    }
+
     fn latches(&self) -> Option<&dyn LatchStore> {
         self.latches.as_deref()
     }
@@ -314,7 +357,14 @@ impl Register for HbaseOwnStore {
 
 /// Decodes the cells of a lock. A record of an earlier grant means free.
 pub(super) fn standing(cells: OwnCells) -> Standing {
-    locks::standing(cells.current())
+    OwnRow::of(cells).standing()
+}
+
+/// Decodes the cells of a lock for the holder of this record, and remembers its base.
+pub(super) fn standing_of(cells: OwnCells, record: &Record, (hints, row): (&RowHints, &[u8])) -> Standing {
+    let read = OwnRow::of(cells);
+    hints.saw(row, read.number, read.base.as_ref().map(Record::ttl));
+    read.standing_of(record)
 }
 
 /// Decodes the cell of a number.
@@ -328,7 +378,7 @@ pub(super) fn write<'a>(
     (record, ttl): (&'a [u8], Duration),
     durability: Durability,
 ) -> OwnWrite<'a> {
-    OwnWrite { row, number, first: number, number_ttl: FENCE_TTL, record, ttl, durability }
+    OwnWrite { row, number, first: number, number_ttl: FENCE_TTL, record, ttl, intent: None, durability }
 }
 
 /// Rows that this process has seen with cells, so it can expect them. A wrong guess costs one call. Forgets a row when
@@ -389,6 +439,7 @@ mod tests {
     use crate::runtime::sync::real::Mutex;
     use crate::store::hbase::cell_store::{LockTable, RowPage, RowScan, SchemaFault};
     use crate::store::hbase::layout::CellColumn;
+    use crate::store::hbase::row_change::{RowChange, RowChanged};
 
     const LONG: Duration = Duration::from_secs(60);
 
@@ -457,7 +508,15 @@ mod tests {
             Ok(true)
         }
 
-        fn replace_many<'a>(&self, _: Vec<Replace<'a>>, _: Deadline, _: OnReply<'_, 'a>) {}
+        fn change(&self, _: &RowChange<'_>, _: Deadline) -> Result<RowChanged> {
+            Ok(RowChanged::Refused(None))
+        }
+
+        fn put_beside(&self, _: &[u8], _: &[u8], _: &[u8], _: Duration, _: Deadline) -> Result<()> {
+            Ok(())
+        }
+
+        fn replace_many<'a>(&self, _: Vec<Replace<'a>>, _: &RowHints, _: Deadline, _: OnReply<'_, 'a>) {}
 
         fn read_cells(&self, _: &[u8], _: Deadline) -> Result<OwnCells> {
             Ok(OwnCells::default())
@@ -497,7 +556,7 @@ mod tests {
 
     fn refused(number: u64, record: Option<&[u8]>) -> Claimed {
         let record = record.map(|value| Cell { value: value.to_vec(), written_ms: 0 });
-        Claimed::Refused(Some(OwnCells { number: Some(number), record }))
+        Claimed::Refused(Some(OwnCells { number: Some(number), record, beside: Vec::new() }))
     }
 
     #[test]

@@ -1,0 +1,282 @@
+//! The mode register of the layout `own`: which changes are sent, and what follows a refusal.
+//!
+//! A change is guessed from what this process last saw of the row, and the row is read in the same request. So a guess that was
+//! wrong costs one more request, and one that was right costs one.
+
+use std::time::Duration;
+
+use super::own_row::{IntentCell, OwnRow, intent};
+use super::requests::{self, HoldStep, NewMember, Passing};
+use super::{HbaseOwnStore, TRIES, checked};
+use crate::error::{Error, Result};
+use crate::names::holder::Holder;
+use crate::names::lock_name::LockName;
+use crate::names::mode::Mode;
+use crate::runtime::random;
+use crate::runtime::time::{Deadline, Moment};
+use crate::store::hbase::cell_store::{Durability, RENEW_PARTS};
+use crate::store::hbase::layout::FREE;
+use crate::store::hbase::locks::LAZY_RELEASE_TTL;
+use crate::store::hbase::row_change::{RowChange, RowChanged, RowStep};
+use crate::store::hbase::row_keys::lock_row;
+use crate::store::remote::{ChangeMode, Join, ModeRegister, NotChanged, Record, Reply, Settled, StoredHolds};
+use crate::store::{INTENT_MAX, Intent, IntentId};
+
+/// Most processes whose waits are remembered. Then those that were not announced again lately are forgotten.
+const WAITS: usize = 1024;
+
+impl HbaseOwnStore {
+    pub(super) fn read_row(&self, row: &[u8], by: Deadline) -> Result<OwnRow> {
+        let read = OwnRow::of(self.cells.read_cells(row, by)?);
+        self.saw(row, &read);
+        Ok(read)
+    }
+
+    pub(super) fn saw(&self, row: &[u8], read: &OwnRow) {
+        self.hints.saw(row, read.number, read.base.as_ref().map(Record::ttl));
+    }
+
+    /// Sends the steps, and reads the row in the same request. Returns the position of the step that was made, or the row.
+    fn make(
+        &self,
+        row: &[u8],
+        steps: Vec<RowStep>,
+        parts: u32,
+        by: Deadline,
+    ) -> Result<Settled<usize, OwnRow>> {
+        let change = RowChange { row, steps, reads: true, durability: Durability::Sync, parts };
+        let read = match self.cells.change(&change, by)? {
+            RowChanged::Made(step) => return Ok(Settled::Yes(step)),
+            RowChanged::Refused(Some(cells)) => {
+                let read = OwnRow::of(cells);
+                self.saw(row, &read);
+                read
+            }
+            RowChanged::Refused(None) => {
+                self.counters.read_after_refusal();
+                self.read_row(row, by)?
+            }
+        };
+        Ok(Settled::No(read))
+    }
+
+    fn made(&self, row: &[u8], step: &HoldStep) -> Record {
+        self.used.remember(row);
+        self.hints.saw(row, Some(step.step.number), step.base_ttl);
+        step.record.clone()
+    }
+
+    fn try_to_join(&self, join: &Join<'_>, by: Deadline) -> Result<Settled<Record, Holder>> {
+        checked(join.record.ttl())?;
+        let row = &lock_row(join.name);
+        let mut steps = self.guesses(row, join);
+        if steps.is_empty() {
+            match requests::join(&self.read_row(row, by)?, join, draw) {
+                Ok(step) => steps.push(step),
+                Err(holder) => return Ok(Settled::No(holder)),
+            }
+        }
+        for _ in 0..TRIES {
+            let sent = steps.iter().map(|step| step.step.clone()).collect();
+            let read = match self.make(row, sent, 1, by)? {
+                Settled::Yes(at) => return Ok(Settled::Yes(self.made(row, &steps[at]))),
+                Settled::No(read) => read,
+            };
+            // The server ran an earlier copy of this request.
+            if let Some(stored) = read.stored.own(join.record) {
+                return Ok(Settled::Yes(stored.clone()));
+            }
+            steps = match requests::join(&read, join, draw) {
+                Ok(step) => vec![step],
+                Err(holder) => return Ok(Settled::No(holder)),
+            };
+        }
+        Err(self.contended(join.name))
+    }
+
+    /// Returns the changes that would add the hold to the row as it was last seen. Empty if it was not.
+    fn guesses(&self, row: &[u8], join: &Join<'_>) -> Vec<HoldStep> {
+        let Some((hint, place)) = self.hints.take(row) else { return Vec::new() };
+        let passing = if join.turn.is_some() { Passing::All } else { Passing::None };
+        let new = NewMember {
+            record: join.record,
+            place: (place.unwrap_or_else(|| draw(256) as u8), join.record.ttl()),
+            turn: join.turn,
+            passing: &passing,
+            leftovers: &[],
+        };
+        let joins = hint.base_ttl.map(|ttl| new.joins((hint.number, ttl)));
+        let begins = new.begins(join.least.max(hint.number.saturating_add(1)));
+        joins.into_iter().chain([begins]).collect()
+    }
+
+    fn contended(&self, name: &LockName) -> Error {
+        let what = format!("the holders of lock {name} changed during each of {TRIES} tries");
+        Error::RetriesExhausted { store: self.cells.describe(), what, source: None }
+    }
+
+    fn try_to_change(&self, change: &ChangeMode<'_>, by: Deadline) -> Result<Settled<Record, NotChanged>> {
+        checked(change.record.ttl())?;
+        let row = &lock_row(change.name);
+        let Some(number) = change.held.number() else { return Ok(Settled::No(NotChanged::NotStored)) };
+        let seen = self.hints.base(row, number, change.held.ttl());
+        let mut step = match (change.held.mode(), change.record.mode()) {
+            (Mode::Exclusive, _) => {
+                let place = (draw(256) as u8, change.record.ttl());
+                requests::step_down(change.held, change.record, place, change.least, &[])
+            }
+            (_, Mode::Exclusive) => {
+                let ends = (change.least, change.intent);
+                Some(requests::upgrade(change.held, change.record, seen, ends, &[]))
+            }
+            _ => requests::share(change.held, change.record, seen),
+        };
+        for _ in 0..TRIES {
+            let Some(sent) = step else { return Ok(Settled::No(NotChanged::NotStored)) };
+            let read = match self.make(row, vec![sent.step.clone()], RENEW_PARTS, by)? {
+                Settled::Yes(_) => {
+                    let changed = self.made(row, &sent);
+                    self.forget_wait(change.intent.filter(|_| changed.mode() == Mode::Exclusive));
+                    self.left(row, change.held, &changed);
+                    return Ok(Settled::Yes(changed));
+                }
+                Settled::No(read) => read,
+            };
+            if read.stored.own(change.record).is_some() || read.stored.own(change.held) != Some(change.held) {
+                return Ok(Settled::No(NotChanged::NotStored));
+            }
+            step = match changes(&read, change) {
+                Ok(step) => step,
+                Err(holder) => return Ok(Settled::No(NotChanged::Held(holder))),
+            };
+        }
+        Err(self.contended(change.name))
+    }
+
+    /// Remembers the place of a record that another one has replaced elsewhere.
+    fn left(&self, row: &[u8], held: &Record, changed: &Record) {
+        if let Some(place) = held.place().filter(|place| changed.place() != Some(*place)) {
+            self.hints.left(row, place);
+        }
+    }
+
+    /// Renews a hold that others go beside.
+    pub(super) fn renew_beside(
+        &self,
+        name: &LockName,
+        stored: &Record,
+        renewed: &Record,
+        by: Deadline,
+    ) -> Reply {
+        let Some(number) = stored.number() else { return Reply::No(None) };
+        let row = &lock_row(name);
+        let seen = self.hints.base(row, number, stored.ttl());
+        let answer = checked(renewed.ttl())
+            .and_then(|()| self.make(row, vec![requests::renew(stored, renewed, seen)], RENEW_PARTS, by));
+        Reply::of(answer, |settled| match settled {
+            Settled::Yes(_) => {
+                self.hints.saw(row, Some(number), Some(seen.1.max(renewed.ttl())));
+                Reply::Yes(())
+            }
+            Settled::No(read) => Reply::No(Some(read.standing_of(stored))),
+        })
+    }
+
+    /// Releases a hold that others go beside.
+    pub(super) fn release_beside(&self, name: &LockName, stored: &Record, by: Deadline) -> Reply {
+        // The record of a hold without an answer. It cannot be stored: a stored record has its number.
+        let (Some(number), Some(place)) = (stored.number(), stored.place()) else { return Reply::No(None) };
+        let row = &lock_row(name);
+        let durability = if stored.ttl() <= LAZY_RELEASE_TTL { Durability::Async } else { Durability::Sync };
+        let steps = requests::release(stored, number);
+        let change = RowChange { row, steps, reads: true, durability, parts: 1 };
+        Reply::of(self.cells.change(&change, by), |changed| match changed {
+            RowChanged::Made(step) => {
+                self.hints.left(row, place);
+                if step == 0 {
+                    self.hints.saw(row, Some(number), None);
+                }
+                Reply::Yes(())
+            }
+            RowChanged::Refused(cells) => Reply::No(cells.map(|cells| OwnRow::of(cells).standing_of(stored))),
+        })
+    }
+
+    /// Forgets when a wait began that is over.
+    pub(super) fn forget_wait(&self, intent: Option<IntentId>) {
+        if let Some(id) = intent {
+            self.waits.lock().remove(&id.0);
+        }
+    }
+
+    /// Returns how long the process has announced this wait, and remembers that it did so now.
+    fn waited(&self, id: IntentId) -> Duration {
+        let (now, mut waits) = (Moment::now(), self.waits.lock());
+        if waits.len() >= WAITS {
+            waits.retain(|_, (_, last)| now.since(*last) <= 2 * INTENT_MAX);
+        }
+        let (first, last) = waits.entry(id.0).or_insert((now, now));
+        *last = now;
+        now.since(*first)
+    }
+}
+
+/// Returns the change for the row that was read, whose record of the hold is the expected one; who else holds the lock if that
+/// stands in the way; `None` if the hold has no base.
+fn changes(read: &OwnRow, change: &ChangeMode<'_>) -> Result<Option<HoldStep>, Holder> {
+    let base = || Some((read.number?, read.base.as_ref()?.ttl()));
+    let in_the_way = |mode| read.stored.hold_against(mode, Some(change.held));
+    match (change.held.mode(), change.record.mode()) {
+        (Mode::Exclusive, _) => {
+            let place = read.free_place(change.record.ttl(), draw);
+            // All places have records of earlier numbers.
+            let place = place.ok_or_else(Holder::unknown)?;
+            Ok(requests::step_down(change.held, change.record, place, change.least, &read.leftovers))
+        }
+        (_, Mode::Exclusive) => match in_the_way(Mode::Exclusive) {
+            Some(holder) => Err(holder),
+            None => Ok(base().map(|seen| {
+                let ends = (change.least, change.intent);
+                requests::upgrade(change.held, change.record, seen, ends, &read.leftovers)
+            })),
+        },
+        _ => Ok(base().and_then(|seen| requests::share(change.held, change.record, seen))),
+    }
+}
+
+/// Draws one of so many. Any will do, so a machine without random numbers gets the first.
+fn draw(choices: usize) -> usize {
+    random::secret_number().map_or(0, |number| number as usize % choices.max(1))
+}
+
+impl ModeRegister for HbaseOwnStore {
+    fn join(&self, join: &Join<'_>, by: Deadline) -> Reply<Record, Holder> {
+        Reply::of(self.try_to_join(join, by), |settled| match settled {
+            Settled::Yes(record) => Reply::Yes(record),
+            Settled::No(holder) => Reply::No(holder),
+        })
+    }
+
+    fn change_mode(&self, change: &ChangeMode<'_>, by: Deadline) -> Reply<Record, NotChanged> {
+        Reply::of(self.try_to_change(change, by), |settled| match settled {
+            Settled::Yes(record) => Reply::Yes(record),
+            Settled::No(why) => Reply::No(why),
+        })
+    }
+
+    fn read_holds(&self, name: &LockName, by: Deadline) -> Result<StoredHolds> {
+        Ok(self.read_row(&lock_row(name), by)?.stored)
+    }
+
+    fn announce(&self, name: &LockName, asked: Intent<'_>, by: Deadline) -> Result<()> {
+        let lasts = asked.lasts.clamp(Duration::from_millis(1), INTENT_MAX);
+        let value =
+            IntentCell { waited: self.waited(asked.id), lasts, identity: asked.identity.clone() }.encode();
+        self.cells.put_beside(&lock_row(name), &intent(asked.id), &value, lasts, by)
+    }
+
+    fn withdraw(&self, name: &LockName, id: IntentId, by: Deadline) -> Result<()> {
+        self.forget_wait(Some(id));
+        self.cells.put_beside(&lock_row(name), &intent(id), FREE, INTENT_MAX, by)
+    }
+}

@@ -1,0 +1,309 @@
+//! The changes of a lock in several modes: each is one conditional mutation of its row.
+//!
+//! ```text
+//! first      F < n, L empty, others compatible               -> place: record of n, L: base of n, F: n
+//! join       F == e, L == base of e, others compatible       -> place: record of e, L: base of e, F: e
+//! renew      F == e, L == base of e, place == record         -> place: record, L: base, F: e
+//! step down  F == m, L == record of m, no other holds        -> place: record of n, L: base of n, F: n
+//! share      F == e, L == base of e, place == record         -> place: record of e, L: base, F: e
+//! upgrade    F == e, L == base of e, place == record, no other holds
+//!                                                            -> place: free, L: record of n, F: n
+//! release    F == e, place == record, no other holds         -> place: free, L: empty, F: e
+//!            F == e, place == record                         -> place: free, F: e
+//! exclusive  F == e, L == base of e, no holds                -> L: record of n, F: n
+//! ```
+//!
+//! n is a new number, above F. A new record also requires that its place is free, and that nothing below it lasts longer. A
+//! base lasts for the longest TTL of all records of its number, and is compared with its TTL, so that no change shortens it. A
+//! reader also requires that nobody waits exclusively, or that a turn lasts, or that the hold it is nested in stands.
+//!
+//! An exclusive creation with L empty is that of `mod.rs`: where no base is, there are no holds.
+//!
+//! `tests/models/src/modes` is the model of these changes. It compares cells with what was seen where this file has a looser
+//! test that is enough: a free place by how long it covers, and L at a release not at all, because an empty L covers all.
+
+use std::time::Duration;
+
+use super::own_row::{self, OwnRow, TURN, TURN_LASTS, base, free_place, place, takes_place};
+use crate::names::holder::Holder;
+use crate::names::mode::Mode;
+use crate::store::hbase::layout::{FREE, OWN_LOCK};
+use crate::store::hbase::locks::FENCE_TTL;
+use crate::store::hbase::row_change::{Allowed, CellTest, CellWrite, NumberTest, RowCondition, RowStep};
+use crate::store::hbase::row_hints::BaseSeen;
+use crate::store::remote::{Join, Record};
+use crate::store::{INTENT_MAX, IntentId, TURN_MAX};
+
+/// How a new hold passes the processes that wait exclusively.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Passing {
+    /// Only if there are none.
+    None,
+    All,
+    /// While a turn of the readers lasts.
+    InTurn,
+    /// Inside of this hold, while it stands.
+    Nested(Record),
+}
+
+/// A change that makes a new hold or replaces one, with the record that it writes and the base that stands then.
+#[derive(Debug, Clone)]
+pub(super) struct HoldStep {
+    pub(super) step: RowStep,
+    pub(super) record: Record,
+    /// `None`: an exclusive record stands.
+    pub(super) base_ttl: Option<Duration>,
+}
+
+fn lock() -> Vec<u8> {
+    OWN_LOCK.qualifier.into()
+}
+
+fn put(qualifier: Vec<u8>, value: &[u8], ttl: Duration) -> CellWrite {
+    CellWrite { qualifier, value: value.to_vec(), ttl }
+}
+
+fn put_record(record: &Record) -> CellWrite {
+    put(record.place().map_or_else(lock, place), record.as_bytes(), record.ttl())
+}
+
+fn put_base((number, ttl): BaseSeen) -> CellWrite {
+    put_record(&base(number, ttl))
+}
+
+fn leave(record: &Record) -> CellWrite {
+    put(record.place().map_or_else(lock, place), &free_place(record.ttl()), record.ttl())
+}
+
+/// Ends an intent. An empty cell covers it for as long as it may last.
+pub(in crate::store::hbase) fn end_intent(id: IntentId) -> CellWrite {
+    put(own_row::intent(id), FREE, INTENT_MAX)
+}
+
+fn begin_turn(turn: Option<Duration>) -> Option<CellWrite> {
+    turn.map(|turn| put(TURN.to_vec(), TURN_LASTS, turn.clamp(Duration::from_millis(1), TURN_MAX)))
+}
+
+fn stands(record: &Record) -> (Vec<u8>, CellTest) {
+    (record.place().map_or_else(lock, place), CellTest::Is(record.as_bytes().to_vec()))
+}
+
+fn is_base((number, ttl): BaseSeen) -> (Vec<u8>, CellTest) {
+    stands(&base(number, ttl))
+}
+
+fn exactly(record: &Record) -> (Vec<u8>, Vec<u8>) {
+    (record.place().map_or_else(lock, place), record.as_bytes().to_vec())
+}
+
+fn compatible(mode: Mode) -> Vec<Mode> {
+    let beside = |other: &Mode| *other != Mode::Exclusive && mode.is_compatible_with(*other);
+    Mode::ALL.into_iter().filter(beside).collect()
+}
+
+/// What a new hold asks for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NewMember<'a> {
+    /// The record, with its mode.
+    pub(super) record: &'a Record,
+    /// Its place, and its least TTL there.
+    pub(super) place: (u8, Duration),
+    pub(super) turn: Option<Duration>,
+    pub(super) passing: &'a Passing,
+    /// Cells that hold nothing any more.
+    pub(super) leftovers: &'a [(Vec<u8>, Vec<u8>)],
+}
+
+impl NewMember<'_> {
+    fn record_of(&self, number: u64) -> Record {
+        let (place, ttl) = self.place;
+        self.record.renewed(ttl).placed(self.record.mode(), place).numbered(number)
+    }
+
+    fn allows(&self) -> Allowed {
+        let intents = *self.passing != Passing::None;
+        Allowed { modes: compatible(self.record.mode()), intents, exactly: self.leftovers.to_vec() }
+    }
+
+    fn tests(&self, record: &Record) -> Vec<(Vec<u8>, CellTest)> {
+        let own = (place(self.place.0), takes_place(record.ttl()));
+        let passing = match self.passing {
+            Passing::None | Passing::All => None,
+            Passing::InTurn => Some((TURN.to_vec(), CellTest::Filled)),
+            Passing::Nested(outer) => Some(stands(outer)),
+        };
+        [own].into_iter().chain(passing).collect()
+    }
+
+    fn step(
+        &self,
+        number: NumberTest,
+        base: BaseSeen,
+        of_lock: Option<(Vec<u8>, CellTest)>,
+        record: Record,
+    ) -> HoldStep {
+        let mut cells = self.tests(&record);
+        cells.extend(of_lock);
+        let condition = RowCondition { number, cells, allows: Some(self.allows()) };
+        let mut writes = vec![put_base(base), put_record(&record)];
+        writes.extend(begin_turn(self.turn));
+        HoldStep {
+            step: RowStep { condition, number: base.0, cells: writes },
+            record,
+            base_ttl: Some(base.1),
+        }
+    }
+
+    /// Joins the holds of this base.
+    pub(super) fn joins(&self, seen: BaseSeen) -> HoldStep {
+        let record = self.record_of(seen.0);
+        let base = (seen.0, seen.1.max(record.ttl()));
+        self.step(NumberTest::Is(seen.0), base, Some(is_base(seen)), record)
+    }
+
+    /// Begins the number, in a row whose `L` is empty and whose number is lower.
+    pub(super) fn begins(&self, number: u64) -> HoldStep {
+        let record = self.record_of(number);
+        let base = (number, record.ttl());
+        self.step(NumberTest::Below(number), base, Some((lock(), CellTest::Empty)), record)
+    }
+
+    /// Begins the number over a record of an earlier number than `last`.
+    pub(super) fn begins_over(&self, outlived: &[u8], last: u64, number: u64) -> HoldStep {
+        let record = self.record_of(number);
+        let base = (number, record.ttl());
+        let seen = Some((lock(), CellTest::Is(outlived.to_vec())));
+        self.step(NumberTest::Is(last), base, seen, record)
+    }
+
+    /// Begins the number, in a row that has none.
+    pub(super) fn begins_first(&self, number: u64) -> HoldStep {
+        let record = self.record_of(number);
+        let base = (number, record.ttl());
+        self.step(NumberTest::Absent, base, None, record)
+    }
+}
+
+/// Returns the change that adds a hold to the row that was read, or what stands in its way. `draw` chooses a place.
+pub(super) fn join(row: &OwnRow, join: &Join<'_>, draw: impl Fn(usize) -> usize) -> Result<HoldStep, Holder> {
+    let (mode, ttl) = (join.record.mode(), join.record.ttl());
+    if let Some(holder) = row.stored.blocker(mode, join.nested_in, join.turn.is_some()) {
+        return Err(holder);
+    }
+    let Some(free) = row.free_place(ttl, draw) else {
+        return Err(row
+            .stored
+            .holds
+            .iter()
+            .min_by_key(|it| it.left)
+            .map_or_else(Holder::unknown, |it| it.holder()));
+    };
+    let outer = join.nested_in.filter(|_| mode == Mode::Shared).and_then(|outer| row.stored.own(outer));
+    let passing = match outer {
+        _ if row.stored.intents.is_empty() => Passing::None,
+        _ if join.turn.is_some() => Passing::All,
+        _ if row.stored.has_turn => Passing::InTurn,
+        Some(outer) => Passing::Nested(outer.clone()),
+        None => Passing::None,
+    };
+    let new = NewMember {
+        record: join.record,
+        place: free,
+        turn: join.turn,
+        passing: &passing,
+        leftovers: &row.leftovers,
+    };
+    let next = row.number.map_or(join.least, |last| join.least.max(last.saturating_add(1)));
+    Ok(match (&row.base, row.number, &row.outlived) {
+        (Some(base), Some(number), _) => new.joins((number, base.ttl())),
+        (_, Some(last), Some(outlived)) => new.begins_over(outlived, last, next),
+        (_, Some(_), None) => new.begins(next),
+        (_, None, _) => new.begins_first(next),
+    })
+}
+
+/// Returns the renewal of a hold, beside this base.
+pub(in crate::store::hbase) fn renew(stored: &Record, renewed: &Record, seen: BaseSeen) -> RowStep {
+    let base = (seen.0, seen.1.max(renewed.ttl()));
+    let cells = vec![is_base(seen), stands(stored)];
+    let condition = RowCondition { number: NumberTest::Is(seen.0), cells, allows: None };
+    RowStep { condition, number: seen.0, cells: vec![put_base(base), put_record(renewed)] }
+}
+
+/// Returns the two ways to release a hold: as the last one, which frees the lock, and beside others.
+pub(super) fn release(stored: &Record, number: u64) -> Vec<RowStep> {
+    let condition =
+        |allows| RowCondition { number: NumberTest::Is(number), cells: vec![stands(stored)], allows };
+    let alone = Allowed { modes: Vec::new(), intents: true, exactly: vec![exactly(stored)] };
+    vec![
+        RowStep {
+            condition: condition(Some(alone)),
+            number,
+            cells: vec![put(lock(), FREE, FENCE_TTL), leave(stored)],
+        },
+        RowStep { condition: condition(None), number, cells: vec![leave(stored)] },
+    ]
+}
+
+/// Returns the change of an exclusive hold, whose record this is, into one of fewer rights at this place.
+pub(super) fn step_down(
+    held: &Record,
+    record: &Record,
+    (at, ttl): (u8, Duration),
+    least: u64,
+    leftovers: &[(Vec<u8>, Vec<u8>)],
+) -> Option<HoldStep> {
+    let last = held.number()?;
+    let number = least.max(last.saturating_add(1));
+    let record = record.renewed(ttl).placed(record.mode(), at).numbered(number);
+    let allows = Allowed { modes: Vec::new(), intents: true, exactly: leftovers.to_vec() };
+    let condition = RowCondition {
+        number: NumberTest::Is(last),
+        cells: vec![stands(held), (place(at), takes_place(record.ttl()))],
+        allows: Some(allows),
+    };
+    let cells = vec![put_base((number, record.ttl())), put_record(&record)];
+    let base_ttl = Some(record.ttl());
+    Some(HoldStep { step: RowStep { condition, number, cells }, record, base_ttl })
+}
+
+/// Returns the change of an update hold into a shared one, at the same place.
+pub(super) fn share(held: &Record, record: &Record, seen: BaseSeen) -> Option<HoldStep> {
+    let record = record.renewed(held.ttl()).placed(record.mode(), held.place()?).numbered(held.number()?);
+    let base_ttl = Some(seen.1.max(record.ttl()));
+    Some(HoldStep { step: renew(held, &record, seen), record, base_ttl })
+}
+
+/// Returns the change of an update hold into an exclusive one.
+pub(super) fn upgrade(
+    held: &Record,
+    record: &Record,
+    seen: BaseSeen,
+    (least, intent): (u64, Option<IntentId>),
+    leftovers: &[(Vec<u8>, Vec<u8>)],
+) -> HoldStep {
+    let number = least.max(seen.0.saturating_add(1));
+    let record = record.placed(Mode::Exclusive, 0).numbered(number);
+    let own = [exactly(held)];
+    let exactly = own.into_iter().chain(leftovers.iter().cloned()).collect();
+    let condition = RowCondition {
+        number: NumberTest::Is(seen.0),
+        cells: vec![is_base(seen), stands(held)],
+        allows: Some(Allowed { modes: Vec::new(), intents: true, exactly }),
+    };
+    let mut cells = vec![put_record(&record), leave(held)];
+    cells.extend(intent.map(end_intent));
+    HoldStep { step: RowStep { condition, number, cells }, record, base_ttl: None }
+}
+
+/// Returns what an exclusive creation requires of a row with a base and without holds.
+pub(super) fn deserted(row: &OwnRow) -> Option<RowCondition> {
+    let (base, number) = (row.base.as_ref()?, row.number?);
+    let allows = Allowed { modes: Vec::new(), intents: true, exactly: row.leftovers.clone() };
+    let cells = vec![stands(base)];
+    row.stored.holds.is_empty().then(|| RowCondition {
+        number: NumberTest::Is(number),
+        cells,
+        allows: Some(allows),
+    })
+}
