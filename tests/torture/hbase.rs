@@ -22,6 +22,11 @@ pub(crate) const DELAY_MAX: Duration = Duration::from_millis(600);
 /// How long released locks stay with their processes, if they do.
 const LINGER: Duration = Duration::from_millis(200);
 
+/// Length of leases whose clients connect to the servers.
+const TTL: Duration = Duration::from_millis(400);
+const LEAST: Least =
+    Least { grants: 10.0, members: 0.0, conversions: 0.0, kills: 0.3, stops: 0.2, lost_replies: 0.5 };
+
 /// Leases of this length and locks that all processes use, as well as locks of each client.
 pub(crate) fn workload(ttl: Duration) -> LockWorkload {
     let pace = Some(Duration::from_millis(5));
@@ -54,6 +59,19 @@ fn torture_breaks_no_rule_on_hbase_in_the_layout_own() {
     directly("hbase-own", hbase, &uri, Vec::new());
 }
 
+#[test]
+fn torture_breaks_no_rule_on_hbase_in_all_modes() {
+    if asked_seconds().is_none() && left_to_the_long_run() {
+        return;
+    }
+    let Some(hbase) = hbase_or_skip() else { return };
+    let uri = |address| format!("hbase://{address}/dlm_test_own_torture?layout=own");
+    dlm::store::open(&uri(hbase.master)).unwrap().initialize(Deadline::after(LONGEST)).unwrap();
+    let modes = LockWorkload { modes: true, ..workload(TTL) };
+    let least = Least { members: 10.0, conversions: 0.5, ..LEAST };
+    working("hbase-own-modes", hbase, &uri, Vec::new(), (modes, least));
+}
+
 /// With notices over UDP.
 #[test]
 fn torture_breaks_no_rule_on_hbase_if_locks_stay() {
@@ -62,7 +80,7 @@ fn torture_breaks_no_rule_on_hbase_if_locks_stay() {
     }
     let (Some(_), Some(hbase)) = (table::gateway(), hbase_or_skip()) else { return };
     let uri = |address| format!("hbase://{address}/{TABLE}");
-    staying("hbase-linger", hbase, &uri, Vec::new(), LINGER);
+    staying("hbase-linger", hbase, &uri, Vec::new());
 }
 
 /// With notices over UDP.
@@ -74,7 +92,7 @@ fn torture_breaks_no_rule_on_hbase_in_the_layout_own_if_locks_stay() {
     let Some(hbase) = hbase_or_skip() else { return };
     let uri = |address| format!("hbase://{address}/dlm_test_own_torture?layout=own");
     dlm::store::open(&uri(hbase.master)).unwrap().initialize(Deadline::after(LONGEST)).unwrap();
-    staying("hbase-own-linger", hbase, &uri, Vec::new(), LINGER);
+    staying("hbase-own-linger", hbase, &uri, Vec::new());
 }
 
 /// Every other process has the layout `java`, and a Java service uses the same locks.
@@ -127,17 +145,28 @@ fn directly(
     uri: &(dyn Fn(SocketAddr) -> String + Sync),
     others: Vec<Other<'_>>,
 ) {
-    staying(name, hbase, uri, others, Duration::ZERO);
+    working(name, hbase, uri, others, (workload(TTL), LEAST));
 }
 
-/// The same if released locks stay for `linger`.
+/// The same if released locks stay for a while.
 fn staying(
     name: &'static str,
     hbase: &'static Hbase,
     uri: &(dyn Fn(SocketAddr) -> String + Sync),
     others: Vec<Other<'_>>,
-    linger: Duration,
 ) {
+    working(name, hbase, uri, others, (LockWorkload { linger: LINGER, ..workload(TTL) }, LEAST));
+}
+
+/// The same with this workload.
+fn working(
+    name: &'static str,
+    hbase: &'static Hbase,
+    uri: &(dyn Fn(SocketAddr) -> String + Sync),
+    others: Vec<Other<'_>>,
+    (workload, least): (LockWorkload, Least),
+) {
+    let tolerances = Tolerances { linger: workload.linger, ..Tolerances::default() };
     torture(&Subject {
         name,
         uri: uri(hbase.master),
@@ -152,13 +181,13 @@ fn staying(
         }),
         processes: 4,
         clients: 4,
-        workload: LockWorkload { linger, ..workload(Duration::from_millis(400)) },
-        tolerances: Tolerances { linger, ..Tolerances::default() },
+        workload,
+        tolerances,
         pause: Duration::from_millis(700),
         stoppers: 2,
         others,
         short: 12,
-        least: Least { grants: 10.0, kills: 0.3, stops: 0.2, lost_replies: 0.5, ..Least::default() },
+        least,
     });
 }
 

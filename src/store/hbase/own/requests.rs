@@ -19,8 +19,7 @@
 //!
 //! An exclusive creation with L empty is that of `mod.rs`: where no base is, there are no holds.
 //!
-//! `tests/models/src/modes` is the model of these changes. It compares cells with what was seen where this file has a looser
-//! test that is enough: a free place by how long it covers, and L at a release not at all, because an empty L covers all.
+//! `tests/models/src/modes` is the model of these changes.
 
 use std::time::Duration;
 

@@ -1,16 +1,20 @@
 //! The requests of a client: each is one conditional mutation, composed from what a read showed.
 //!
 //! ```text
-//! exclusive   L free, a base or of an earlier grant, all slots free, F < n   -> L: record of n, F: n
-//! first       L as seen, no base; slot as seen, free; others compatible, F < n
+//! exclusive   L free or of an earlier grant, F < n                          -> L: record of n, F: n
+//!             L a base of e, as seen, all slots free, F == e                -> L: record of e + 1, F: e + 1
+//! first       L as seen, no base; slot free; others compatible, F < n
 //!                                                                           -> slot: record of n, L: base of n, F: n
-//! join        L a base of e, as seen; slot as seen, free; others compatible, F == e
+//! join        L a base of e, as seen; slot free; others compatible, F == e
 //!                                                                           -> slot: record of e, L: base of e, F: e
 //! renew       slot == record, L a base of e, as seen, F == e                -> slot, L: base, F: e
 //! step down   L == record of m, all slots free, F == m                      -> slot: record of m + 1, L: base, F: m + 1
 //! upgrade     slot == record, L a base of e, as seen, others free, F == e   -> slot: free, L: record of e + 1, F: e + 1
 //! release     slot == record, F == e; the last one: others free             -> slot: free, F: e; the last one: L: free
 //! ```
+//!
+//! A free slot may cover nothing that lasts longer than the record that takes it. The base is not compared in the release of the
+//! last member: the empty cell that it writes lasts longer than any.
 //!
 //! A cell is written for the longest TTL of all that it covers, and so is the base, over the members of its epoch.
 //! A reader also requires that no intent lives, or that a turn lives, or that its own hold stands in its slot.
@@ -33,7 +37,7 @@ pub enum Variant {
     BaseOfEarlierNumber,
     /// The condition of a grant does not look at the slot that it writes.
     IgnoresSlot,
-    /// A grant requires that its slot is free, and not that the slot is as it was seen.
+    /// A grant requires that its slot is free, and not that the slot covers nothing longer.
     SlotOnlyFree,
     /// The record of a new grant, and so its marker, last only as long as they were asked for.
     ForgetsCover,
@@ -88,21 +92,20 @@ impl Rules {
     pub fn exclusive(&self, row: &Row, asks: Asks, old: bool) -> Option<Request> {
         let (number, ttl) = (row.number + 1, asks.ttl);
         let record = Record { kind: Kind::Exclusive, token: asks.token, number, ttl };
-        let mut condition = Condition {
-            number: Number::Below(number),
-            cells: Vec::new(),
-            allows: Some(self.kinds(&[Kind::Base, Kind::Intent])),
-            turn: false,
-        };
-        if old {
-            condition.allows = None;
-            match row.seen(Column::Place) {
-                Some(seen) if row.is_outlived(Column::Place, &seen) && seen.kind != Kind::Free => {
-                    condition.number = Number::Is(row.number);
-                    condition.cells.push((Column::Place, Test::Is(Some(seen))));
-                }
-                _ => condition.cells.push((Column::Place, Test::Free)),
+        let mut condition =
+            Condition { number: Number::Below(number), cells: Vec::new(), allows: None, turn: false };
+        match row.seen(Column::Place) {
+            // A base may outlast its members, which no version without modes knows.
+            Some(base) if base.kind == Kind::Base && !row.is_outlived(Column::Place, &base) && !old => {
+                condition.number = Number::Is(row.number);
+                condition.cells.push((Column::Place, Test::Is(Some(base))));
+                condition.allows = Some(self.kinds(&[Kind::Intent]));
             }
+            Some(seen) if row.is_outlived(Column::Place, &seen) && seen.kind != Kind::Free => {
+                condition.number = Number::Is(row.number);
+                condition.cells.push((Column::Place, Test::Is(Some(seen))));
+            }
+            _ => condition.cells.push((Column::Place, Test::Free)),
         }
         let writes = vec![(Column::Place, record)];
         let request = Request { condition, number: Some(number), writes, grants: Some(record), old };
@@ -130,7 +133,7 @@ impl Rules {
         if kind == Kind::Update && self.is(Variant::TwoUpdaters) {
             allows.push(Kind::Update);
         }
-        let mut cells = vec![(Column::Place, Test::Is(place)), (slot, Test::Is(seen))];
+        let mut cells = vec![(Column::Place, Test::Is(place)), (slot, Test::FreeUpTo(record.ttl))];
         let mut requires = if joins { Number::Is(number) } else { Number::Below(row.number + 1) };
         let mut turn = false;
         match self.variant {
@@ -146,7 +149,9 @@ impl Rules {
             Variant::IgnoresSlot => {
                 cells.pop();
             }
-            Variant::SlotOnlyFree => cells[1].1 = Test::Free,
+            Variant::SlotOnlyFree | Variant::ForgetsCover | Variant::RenewalIgnoresNumberAndCover => {
+                cells[1].1 = Test::Free;
+            }
             _ => {}
         }
         if kind == Kind::Shared && row.stands(Column::Intent).is_some() {
@@ -212,7 +217,7 @@ impl Rules {
         let number = record.number + u8::from(!self.is(Variant::StepDownKeepsNumber));
         let seen = row.seen(slot);
         let new = Record { kind: to, token: asks.token, number, ttl: self.cover(asks.ttl, seen) };
-        let cells = vec![(Column::Place, Test::Is(Some(record))), (slot, Test::Is(seen))];
+        let cells = vec![(Column::Place, Test::Is(Some(record))), (slot, Test::FreeUpTo(new.ttl))];
         let condition = Condition {
             number: Number::Is(record.number),
             cells,
@@ -264,8 +269,7 @@ impl Rules {
             .filter(|it| matches!(it, Column::Slot(_)) && *it != column)
             .all(|it| row.stands(it).is_none());
         if let Some(base) = base.filter(|_| record.kind.is_member() && alone) {
-            condition.cells.push((Column::Place, Test::Is(Some(base))));
-            condition.allows = Some(self.kinds(&[Kind::Intent]));
+            condition.allows = Some(self.kinds(&[Kind::Base, Kind::Intent]));
             writes.push((Column::Place, Record::free(base.ttl)));
         }
         let number = (record.kind != Kind::Permit).then_some(record.number);

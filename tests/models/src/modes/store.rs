@@ -97,6 +97,8 @@ pub enum Test {
     Is(Option<Record>),
     /// It is absent or empty.
     Free,
+    /// It is absent, or free and covers nothing that may last longer than this TTL.
+    FreeUpTo(u8),
 }
 
 /// The condition of a mutation.
@@ -202,6 +204,9 @@ impl Row {
         let cell = |column| match test(column) {
             Some(Test::Is(record)) => self.seen(column) == record,
             Some(Test::Free) => self.seen(column).is_none_or(|it| it.kind == Kind::Free),
+            Some(Test::FreeUpTo(ttl)) => {
+                self.seen(column).is_none_or(|it| it.kind == Kind::Free && it.ttl <= ttl)
+            }
             None => self
                 .stands(column)
                 .is_none_or(|it| allows.as_ref().is_none_or(|kinds| kinds.contains(&it.kind))),
