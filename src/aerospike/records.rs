@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::bins::Bins;
-use super::guard::{GuardBins, State};
+use super::guard::{Guard, GuardBins, State};
 use crate::error::{Error, Result};
 use crate::handles::lease::Lease;
 use crate::names::fence::Fence;
@@ -144,6 +144,79 @@ impl Records {
     }
 }
 
+impl Records {
+    /// Reads the application's bins of a record, for a holder of the lock in any mode: the fence is in the same record, and the
+    /// lease is [checked](Lease::check) after the answer. So what is returned is not older than the lease, and no holder whose
+    /// fence is in the record has written it since the lease began. `None` if the record does not exist, or has only the fence.
+    /// Blocks for one read.
+    ///
+    /// It writes nothing. A writer before this reader, whose request is still under way, may write the record later: only a
+    /// fenced write stops that, see [`Record::raise_fence`].
+    ///
+    /// # Errors
+    /// [`Code::StaleFence`](crate::Code::StaleFence): a later holder has changed the record, or raised its fence.
+    /// [`Code::LeaseLost`](crate::Code::LeaseLost): the lease ended before the answer came.
+    /// [`Code::InvalidArgument`](crate::Code::InvalidArgument): the lease has no epoch (`fence=off`), the key is empty or longer
+    /// than 1024 bytes, the fence in the record belongs to another lock, or a bin of the fence has another content.
+    /// [`Code::ConnectionError`](crate::Code::ConnectionError),
+    /// [`Code::RetriesExhausted`](crate::Code::RetriesExhausted), [`Code::Forked`](crate::Code::Forked).
+    pub fn get_in(&self, reader: &Lease, key: &str) -> Result<Option<Bins>> {
+        let (client, epoch) = (self.inner.client()?, reader.epoch_for_reads()?);
+        let record_key = self.record_key(key)?;
+        let found = client.read(&record_key, &[], Deadline::after(self.inner.timeout))?;
+        if let State::Guarded(guard) = self.state_of(found.as_ref(), key)? {
+            self.check_lock(&guard, reader.name(), key)?;
+            let stored = Fence(guard.fence.unsigned_abs());
+            if epoch.is_before(stored) {
+                return Err(Error::StaleEpoch { receiver: self.label(key), epoch, stored });
+            }
+        }
+        reader.check()?;
+        Ok(self.theirs(found))
+    }
+
+    fn record_key(&self, key: &str) -> Result<RecordKey> {
+        if !(1..=ID_BYTES_MAX).contains(&key.len()) {
+            return Err(Error::invalid("key of a record", key, format!("1 to {ID_BYTES_MAX} bytes")));
+        }
+        Ok(RecordKey { set: self.inner.set.clone(), key: key.to_owned() })
+    }
+
+    /// Returns the application's bins.
+    fn theirs(&self, found: Option<FoundRecord>) -> Option<Bins> {
+        let ours = self.names.all();
+        let bins = found?.bins.into_iter().filter(|(name, _)| !ours.contains(&name.as_str()));
+        Some(Bins::of(bins)).filter(|bins| !bins.is_empty())
+    }
+
+    fn state_of(&self, found: Option<&FoundRecord>, key: &str) -> Result<State> {
+        State::of(found, &self.names).map_err(|bin| {
+            let allowed = format!(
+                "what a fenced write stores there, or no such bin: in {} it has another content, or one of {} is \
+                 missing. See Records::fence_bin, lock_bin and marks_bin",
+                self.label(key),
+                self.names.all().join(", "),
+            );
+            Error::invalid("content of bin", bin, allowed)
+        })
+    }
+
+    fn check_lock(&self, guard: &Guard, lock: &LockName, key: &str) -> Result<()> {
+        if guard.of == lock.key() {
+            return Ok(());
+        }
+        let (of, label) = (quoted(&guard.of), self.label(key));
+        let allowed = format!("lock {of}, whose fence is in {label}; only one lock may guard a record");
+        Err(Error::invalid("lock", lock.key(), allowed))
+    }
+
+    /// Returns the name of a record for messages.
+    fn label(&self, key: &str) -> String {
+        let uri = self.inner.client.as_ref().map(Client::uri);
+        format!("record {} of {}", quoted(key), uri.unwrap_or_default())
+    }
+}
+
 impl fmt::Debug for Records {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let uri = self.inner.client.as_ref().map(Client::uri);
@@ -222,13 +295,10 @@ enum Task<'a> {
 
 impl Record {
     fn new(records: Records, key: &str, lock: &LockName, fence: Fence) -> Result<Record> {
-        if !(1..=ID_BYTES_MAX).contains(&key.len()) {
-            return Err(Error::invalid("key of a record", key, format!("1 to {ID_BYTES_MAX} bytes")));
-        }
+        let record_key = records.record_key(key)?;
         let Ok(number) = i64::try_from(fence.0) else {
             return Err(Error::invalid("fence", fence.to_string(), format!("at most {}", i64::MAX)));
         };
-        let record_key = RecordKey { set: records.inner.set.clone(), key: key.to_owned() };
         Ok(Record { records, record_key, lock: lock.clone(), fence: number, seen: TimedMutex::default() })
     }
 
@@ -279,10 +349,7 @@ impl Record {
     pub fn get(&self) -> Result<Option<Bins>> {
         let by = Deadline::after(self.records.inner.timeout);
         let found = self.records.inner.client()?.read(&self.record_key, &[], by)?;
-        let ours = self.records.names.all();
-        let bins = found
-            .map(|found| Bins::of(found.bins.into_iter().filter(|(name, _)| !ours.contains(&name.as_str()))));
-        Ok(bins.filter(|bins| !bins.is_empty()))
+        Ok(self.records.theirs(found))
     }
 
     /// Adds `by` to the integer in a bin, and returns the sum. An absent bin counts as 0. The expiry of the
@@ -410,18 +477,7 @@ impl Record {
             Task::Put(_) | Task::Drop(_) => {}
         }
         let found = client.read_with_collections(&self.record_key, &bins, by)?;
-        match State::of(found.as_ref(), names) {
-            Ok(state) => Ok((state, found)),
-            Err(bin) => {
-                let allowed = format!(
-                    "what a fenced write stores there, or no such bin: in {} it has another content, or one of {} is \
-                     missing. See Records::fence_bin, lock_bin and marks_bin",
-                    self.label(),
-                    names.all().join(", "),
-                );
-                Err(Error::invalid("content of bin", bin, allowed))
-            }
-        }
+        Ok((self.records.state_of(found.as_ref(), self.key())?, found))
     }
 
     /// Sends one request, which takes effect if the record is in this state.
@@ -470,14 +526,7 @@ impl Record {
     /// Returns the reason why a record in this state cannot be changed. `Ok` if the change may be tried again.
     fn verdict(&self, state: &State, found: Option<&FoundRecord>, task: &Task<'_>) -> Result<()> {
         if let State::Guarded(guard) = state {
-            if guard.of != self.lock.key() {
-                let allowed = format!(
-                    "lock {}, whose fence is in {}; only one lock may guard a record",
-                    quoted(&guard.of),
-                    self.label()
-                );
-                return Err(Error::invalid("lock", self.lock.key(), allowed));
-            }
+            self.records.check_lock(guard, &self.lock, self.key())?;
             if guard.fence > self.fence {
                 let stored = Fence(guard.fence.unsigned_abs());
                 return Err(Error::StaleFence { receiver: self.label(), fence: self.fence(), stored });
@@ -501,8 +550,7 @@ impl Record {
 
     /// Returns the name of the record for messages.
     fn label(&self) -> String {
-        let uri = self.records.inner.client.as_ref().map(Client::uri);
-        format!("record {} of {}", quoted(&self.record_key.key), uri.unwrap_or_default())
+        self.records.label(self.key())
     }
 
     fn busy(&self, what: &str, why: &str) -> Error {

@@ -122,6 +122,18 @@ impl Lease {
         self.fence_or_refuse()
     }
 
+    /// Returns the epoch that reads carry.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if there is none. FORKED.
+    #[cfg(any(feature = "hbase", feature = "aerospike"))]
+    pub(crate) fn epoch_for_reads(&self) -> Result<Epoch> {
+        self.session.not_forked()?;
+        let allowed =
+            "a lease with an epoch: fencing is switched off in the options of its store (fence=off)";
+        self.lock.epoch().ok_or_else(|| Error::invalid("lease of lock", self.name().key(), allowed))
+    }
+
     fn fence_or_refuse(&self) -> Result<Fence> {
         if self.mode() != Mode::Exclusive {
             let allowed =

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::row_id::RowId;
 use super::table::FenceColumns;
 use crate::error::{Error, Result};
-use crate::names::fence::Fence;
+use crate::names::fence::{Epoch, Fence};
 use crate::names::text::quoted;
 use crate::runtime::time::Deadline;
 use crate::store::hbase::cell_store::Durability;
@@ -77,9 +77,7 @@ impl RowFence {
     ) -> Result<FenceStanding> {
         let Some((stored, lock)) = stored(columns, answer, row)? else { return Ok(FenceStanding::Lower) };
         if lock != self.lock.as_bytes() {
-            let lock = quoted(&String::from_utf8_lossy(&lock));
-            let allowed = format!("row \"{}\" is fenced by lock {lock}: see fence_column", row.shown());
-            return Err(Error::invalid("lock", &self.lock, allowed));
+            return Err(other_lock(&self.lock, &lock, row));
         }
         match stored.cmp(&self.number) {
             std::cmp::Ordering::Less => Ok(FenceStanding::Lower),
@@ -125,6 +123,36 @@ impl RowFence {
 
 fn which(columns: &FenceColumns) -> Which<'_> {
     Which { columns: vec![&columns.fence, &columns.lock], families: Vec::new(), versions: 1 }
+}
+
+/// Checks that no later holder of the reader's lock has its fence in the row. The reader has an epoch and the stored name of
+/// its lock.
+///
+/// # Errors
+/// STALE_FENCE if one has; INVALID_ARGUMENT if the fence belongs to another lock.
+pub(super) fn check_epoch(
+    (epoch, of): (Epoch, &str),
+    columns: &FenceColumns,
+    answer: &RowAnswer,
+    row: &RowId,
+) -> Result<()> {
+    let Some((stored, lock)) = stored(columns, answer, row)? else { return Ok(()) };
+    if lock != of.as_bytes() {
+        return Err(other_lock(of, &lock, row));
+    }
+    if epoch.is_before(stored) {
+        return Err(Error::StaleEpoch { receiver: row.described(), epoch, stored });
+    }
+    Ok(())
+}
+
+fn other_lock(ours: &str, stored: &[u8], row: &RowId) -> Error {
+    let stored = quoted(&String::from_utf8_lossy(stored));
+    Error::invalid(
+        "lock",
+        ours,
+        format!("row \"{}\" is fenced by lock {stored}: see fence_column", row.shown()),
+    )
 }
 
 /// Returns the fence of a row, and its lock.

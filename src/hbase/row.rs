@@ -15,7 +15,9 @@ use crate::handles::manager::LockManager;
 use crate::names::fence::Fence;
 use crate::names::lock_name::Level;
 use crate::runtime::time;
-use crate::store::hbase::steps::{CellTest, CellWrite, ColumnName, Repeat, Request, RowStep, Rule, Which};
+use crate::store::hbase::steps::{
+    CellTest, CellWrite, ColumnName, Repeat, Request, RowAnswer, RowStep, Rule, Which,
+};
 
 /// A row of a table: its key, and how changes of it are made. Making this handle does no I/O. Many threads may
 /// use it at the same time.
@@ -177,6 +179,33 @@ impl Row {
     /// Those of every call, see [`Row`], except [`Code::InDoubt`](crate::Code::InDoubt).
     pub fn get(&self) -> Result<Option<RowCells>> {
         self.get_only(&Select::all())
+    }
+
+    /// Reads the whole row as [`get`](Row::get) does, for a holder of the lock in any mode: the row's fence is read in the same
+    /// request, and the lease is [checked](Lease::check) after the answer. So what is returned is not older than the lease, and
+    /// no holder whose fence is in the row has written it since the lease began. The table needs its option `family`.
+    ///
+    /// It writes nothing. A writer before this reader, whose request is still under way, may write the row later: only a fenced
+    /// write stops that, see [`raise_fence`](Row::raise_fence).
+    ///
+    /// # Errors
+    /// Those of every call, see [`Row`], except [`Code::InDoubt`](crate::Code::InDoubt).
+    /// [`Code::StaleFence`](crate::Code::StaleFence): a later holder has changed the row, or raised its fence.
+    /// [`Code::LeaseLost`](crate::Code::LeaseLost): the lease ended before the answer came.
+    /// [`Code::InvalidArgument`](crate::Code::InvalidArgument) if the lease has no epoch (`fence=off`), or if the row has the
+    /// fence of another lock.
+    pub fn get_in(&self, reader: &Lease) -> Result<Option<RowCells>> {
+        self.check_key()?;
+        let Some(columns) = &self.id.table.inner.fences else {
+            let allowed = "the family of the fences, such as ?family=d in the table's URI";
+            return Err(Error::invalid("family", "", allowed));
+        };
+        let epoch = reader.epoch_for_reads()?;
+        let answer = self.answer(&Which::default())?;
+        fence::check_epoch((epoch, reader.name().key()), columns, &answer, &self.id)?;
+        reader.check()?;
+        let cells = self.theirs(answer);
+        Ok(if cells.is_empty() { None } else { Some(cells) })
     }
 
     /// Reads the whole row as [`get`](Row::get) does. A row without cells gives empty cells.
@@ -370,13 +399,21 @@ impl Row {
 
     /// Reads cells, except the library's own. A row that does not exist gives empty cells.
     pub(super) fn read(&self, which: &Which<'_>) -> Result<RowCells> {
+        Ok(self.theirs(self.answer(which)?))
+    }
+
+    fn answer(&self, which: &Which<'_>) -> Result<RowAnswer> {
         let steps = || vec![RowStep::Read(which.clone())];
         let request =
             Request { what: "reading the row", row: &self.id.key, repeat: Repeat::Read, steps: &steps };
         let answers = self.id.table.inner.store.run(&request, self.id.table.inner.deadline());
-        let answer = answers.map_err(|error| self.about(error))?.pop().unwrap_or_default();
+        Ok(answers.map_err(|error| self.about(error))?.pop().unwrap_or_default())
+    }
+
+    /// Returns the cells that were read, except the library's own.
+    fn theirs(&self, answer: RowAnswer) -> RowCells {
         let theirs = |column: &ColumnName| !self.id.table.inner.is_own(column);
-        Ok(RowCells::new(answer.cells.into_iter().filter(|cell| theirs(&cell.column)).collect()))
+        RowCells::new(answer.cells.into_iter().filter(|cell| theirs(&cell.column)).collect())
     }
 
     pub(super) fn check_key(&self) -> Result<()> {
@@ -393,7 +430,7 @@ impl Row {
     fn about(&self, error: Error) -> Error {
         match error {
             // These already name the row, or the caller's input.
-            Error::StaleFence { .. } | Error::InvalidArgument { .. } => error,
+            Error::StaleFence { .. } | Error::StaleEpoch { .. } | Error::InvalidArgument { .. } => error,
             error => error.context(format!("row \"{}\"", self.id.shown())),
         }
     }

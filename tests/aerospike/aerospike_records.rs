@@ -10,7 +10,7 @@ use std::{env, thread};
 
 use ::aerospike as raw;
 use dlm::aerospike::{Bins, Record, Records, Value};
-use dlm::{Code, Error, Lease, Level, Lock, LockManager, Moment};
+use dlm::{Code, Error, Lease, Level, Lock, LockManager, Mode, Moment};
 use dlm_fixtures::aerospike::{
     DIRECTORY, IN_MEMORY, Place, aerospike_or_skip, own_cluster_or_skip, own_server_or_skip, wait_joined,
 };
@@ -319,6 +319,42 @@ fn a_lease_without_a_fence_has_no_records() {
     assert!(error.to_string().contains("fence=off"), "{error}");
     let error = lease.guard().unwrap_err();
     assert!(error.code() == Code::InvalidArgument && error.to_string().contains("fence=off"), "{error}");
+}
+
+// ---- Readers -----------------------------------------------------------------------------------
+
+#[test]
+fn readers_of_one_epoch_read_a_record_and_one_from_before_a_writer_does_not() {
+    let Some(stage) = stage() else { return };
+    let (records, key) = (&stage.theirs, fresh_key());
+    let manager = LockManager::open("memory:?client=readers&ttl=1h").unwrap();
+    let lock = manager.lock("a", Level::Xdc).unwrap();
+    let [one, other] = [(); 2].map(|()| lock.shared().acquire().unwrap());
+    assert_eq!(records.get_in(&one, &key).unwrap(), None, "there is no such record");
+    stage.write(&key, &[("sum", 1.into())]);
+    assert_eq!(records.get_in(&one, &key).unwrap(), Some(sum(1)), "no fence in the record");
+    one.release().unwrap();
+    let early = lock.shared().acquire_with_ttl(Duration::from_millis(50)).unwrap();
+    assert_eq!(early.epoch(), other.epoch());
+    other.release().unwrap();
+    let writer = lock.acquire().unwrap();
+    assert_eq!(code(records.get_in(&early, &key)), Code::LeaseLost, "it is over, and nobody wrote");
+    writer.record(records, &key).unwrap().put(&sum(2)).unwrap();
+    assert_eq!(records.get_in(&writer, &key).unwrap(), Some(sum(2)), "its own fence");
+    let error = records.get_in(&early, &key).unwrap_err();
+    assert_eq!(error.code(), Code::StaleFence, "{}", error.chain());
+    assert!(error.to_string().contains(&key) && error.to_string().contains("epoch"), "{error}");
+    let reader = writer.downgrade(Mode::Shared).unwrap();
+    assert_eq!(records.get_in(&reader, &key).unwrap(), Some(sum(2)));
+    // A reader writes nothing with its epoch.
+    assert_eq!(code(reader.record(records, &key)), Code::InvalidArgument);
+    let another = manager.lock("b", Level::Xdc).unwrap().shared().acquire().unwrap();
+    let error = records.get_in(&another, &key).unwrap_err();
+    assert!(
+        error.code() == Code::InvalidArgument && error.to_string().contains(lock.name().key()),
+        "{error}"
+    );
+    assert_eq!(code(records.get_in(&reader, "")), Code::InvalidArgument);
 }
 
 // ---- Fences ------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dlm::hbase::{Cells, Changes, Column, Creation, Row, Select, Table, Update};
 use dlm::store::{TABLE_OPTIONS, schemes};
-use dlm::{Code, Fence, Level, Lock, LockManager, Moment};
+use dlm::{Code, Fence, Level, Lock, LockManager, Mode, Moment};
 #[cfg(feature = "gateway")]
 use dlm_testkit::eventually;
 use dlm_testkit::{LONG, until};
@@ -465,6 +465,34 @@ fn a_later_holder_shuts_earlier_ones_out_whatever_they_try() {
 }
 
 #[test]
+fn readers_of_one_epoch_read_a_row_and_one_from_before_a_writer_does_not() {
+    let Some(table) = rows::table("readers", "") else { return };
+    let (_place, lock) = locks();
+    let row = table.row("r");
+    let [one, other] = [(); 2].map(|()| lock.shared().acquire_with_ttl(TTL).unwrap());
+    assert_eq!(row.get_in(&one).unwrap(), None, "there is no such row");
+    row.put(&cells(&[("d:a", "plain")])).unwrap();
+    assert!(row.get_in(&one).unwrap().is_some(), "no fence in the row");
+    one.release().unwrap();
+    let early = lock.shared().acquire_with_ttl(Duration::from_millis(50)).unwrap();
+    assert_eq!(early.epoch(), other.epoch());
+    other.release().unwrap();
+    let writer = lock.acquire_with_ttl(TTL).unwrap();
+    assert_eq!(code(row.get_in(&early)), Code::LeaseLost, "it is over, and nobody wrote");
+    writer.row(&table, "r").unwrap().put(&cells(&[("d:a", "fenced")])).unwrap();
+    assert!(row.get_in(&writer).unwrap().is_some(), "its own fence");
+    let error = row.get_in(&early).unwrap_err();
+    assert_eq!(error.code(), Code::StaleFence, "{}", error.chain());
+    assert!(error.to_string().contains("row \"r\"") && error.to_string().contains("epoch"), "{error}");
+    let reader = writer.downgrade(Mode::Shared).unwrap();
+    let read = row.get_in(&reader).unwrap().unwrap();
+    assert_eq!(read.value("d:a"), Some(&b"fenced"[..]));
+    assert!(read.iter().all(|(column, _)| column.to_string() == "d:a"), "the fence is the library's");
+    // A reader writes nothing with its epoch.
+    assert_eq!(code(reader.row(&table, "r")), Code::InvalidArgument);
+}
+
+#[test]
 fn fences_of_two_locks_are_not_compared() {
     let Some(table) = rows::table("two_locks", "") else { return };
     let (_place, one) = locks();
@@ -481,6 +509,7 @@ fn fences_of_two_locks_are_not_compared() {
         assert_eq!(error.code(), Code::InvalidArgument);
         assert!(error.to_string().contains(one.name().key()), "{error}");
         assert_eq!(code(row.raise_fence()), Code::InvalidArgument);
+        assert_eq!(code(row.get_in(&b)), Code::InvalidArgument);
     }
     let other = Table::open(&rows::uri("dlm_test_rows", "?family=d&fence_column=f2&fence_of_column=f2_of"));
     b.row(&other.unwrap(), "r2_of_two").unwrap().put(&cells(&[("d:a", "2")])).unwrap();
@@ -497,6 +526,7 @@ fn a_lease_without_a_fence_and_a_table_without_a_family_are_refused() {
     assert_eq!(code(lease.row(&with, "")), Code::InvalidArgument);
     assert!(lease.row(&with, "r").is_ok());
     assert_eq!(code(without.row("r").fence()), Code::InvalidArgument);
+    assert_eq!(code(without.row("r").get_in(&lease)), Code::InvalidArgument);
 }
 
 /// A conditional request to a gateway compares one column and writes one cell.
