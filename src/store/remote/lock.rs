@@ -56,10 +56,9 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::{Duration, UNIX_EPOCH};
 
+use super::answers::{Reply, Settled, Standing};
 use super::record::Record;
-use super::register::{
-    Capabilities, Compares, Create, Created, ReadBack, Register, Replace, Reply, Settled, Standing,
-};
+use super::register::{Capabilities, Compares, Create, Created, ReadBack, Register, Replace};
 use super::resolve::{Doubt, Pauses, part, until_answered};
 use crate::error::{Code, Error, Result};
 use crate::names::diagnostic::Diagnostic;

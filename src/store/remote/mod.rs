@@ -29,6 +29,7 @@
 //! could not be counted. It handles hidden records, deadlines and pauses. It decides which records the background
 //! threads must release later.
 
+mod answers;
 mod lock;
 mod mode_register;
 mod modes;
@@ -38,15 +39,14 @@ pub(crate) mod resolve;
 #[cfg(test)]
 mod tests;
 
+#[cfg(any(feature = "hbase", feature = "aerospike"))]
+pub(crate) use answers::Settled;
+pub use answers::{Found, Reply, Standing};
 pub use lock::RemoteStore;
 #[cfg(feature = "hbase")]
 pub(crate) use lock::{CLEAN_UP, ROUNDS, contended};
 pub use mode_register::{ChangeMode, Join, ModeRegister, NotChanged, StoredHolds, StoredIntent};
 pub use record::Record;
-#[cfg(any(feature = "hbase", feature = "aerospike"))]
-pub(crate) use register::Settled;
 #[cfg(feature = "hbase")]
 pub(crate) use register::replace_one_by_one;
-pub use register::{
-    Capabilities, Compares, Create, Created, Found, OnReply, ReadBack, Register, Replace, Reply, Standing,
-};
+pub use register::{Capabilities, Compares, Create, Created, OnReply, ReadBack, Register, Replace};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use super::answers::{Found, Reply};
 use super::record::Record;
-use super::register::{Found, Reply};
 use crate::error::Result;
 use crate::names::holder::{Holder, Identity};
 use crate::names::lock_name::LockName;

@@ -19,10 +19,11 @@
 //! Renewals and releases of all modes are those of `lock.rs`. While a change has no answer, the caller may count on the weaker
 //! of both modes only: it may have been made, and may still be.
 
+use super::answers::{Found, Settled};
 use super::lock::{ROUNDS, RemoteStore, contended, least_number};
 use super::mode_register::{ChangeMode, Join, ModeRegister, NotChanged};
 use super::record::Record;
-use super::register::{Capabilities, Found, Register, Settled};
+use super::register::{Capabilities, Register};
 use super::resolve::{Doubt, Pauses};
 use crate::error::{Error, Result};
 use crate::names::fence::{Epoch, Fence};

@@ -18,6 +18,7 @@ use crate::store::hbase::cell_store::{Durability, RENEW_PARTS};
 use crate::store::hbase::layout::FREE;
 use crate::store::hbase::locks::LAZY_RELEASE_TTL;
 use crate::store::hbase::row_change::{RowChange, RowChanged, RowStep};
+use crate::store::hbase::row_hints::RowHint;
 use crate::store::hbase::row_keys::lock_row;
 use crate::store::remote::{ChangeMode, Join, ModeRegister, NotChanged, Record, Reply, Settled, StoredHolds};
 use crate::store::{INTENT_MAX, Intent, IntentId};
@@ -69,13 +70,36 @@ impl HbaseOwnStore {
     fn try_to_join(&self, join: &Join<'_>, by: Deadline) -> Result<Settled<Record, Holder>> {
         checked(join.record.ttl())?;
         let row = &lock_row(join.name);
-        let mut steps = self.guesses(row, join);
-        if steps.is_empty() {
-            match requests::join(&self.read_row(row, by)?, join, draw) {
-                Ok(step) => steps.push(step),
-                Err(holder) => return Ok(Settled::No(holder)),
-            }
+        let (hint, place) = self.hints.take(row).unzip();
+        let place = place.flatten();
+        let answer = self.join_at(row, join, hint.as_ref(), place, by);
+        let took = match &answer {
+            Ok(Settled::Yes(record)) => record.place(),
+            _ => None,
+        };
+        // It is free for the next hold of this process.
+        if let Some(place) = place.filter(|place| took != Some(*place)) {
+            self.hints.left(row, place);
         }
+        answer
+    }
+
+    /// `place`: one that this process has left.
+    fn join_at(
+        &self,
+        row: &[u8],
+        join: &Join<'_>,
+        hint: Option<&RowHint>,
+        place: Option<u8>,
+        by: Deadline,
+    ) -> Result<Settled<Record, Holder>> {
+        let mut steps = match hint {
+            Some(hint) => guesses(hint, join, place),
+            None => match requests::join(&self.read_row(row, by)?, join, place, draw) {
+                Ok(step) => vec![step],
+                Err(holder) => return Ok(Settled::No(holder)),
+            },
+        };
         for _ in 0..TRIES {
             let sent = steps.iter().map(|step| step.step.clone()).collect();
             let read = match self.make(row, sent, 1, by)? {
@@ -86,28 +110,12 @@ impl HbaseOwnStore {
             if let Some(stored) = read.stored.own(join.record) {
                 return Ok(Settled::Yes(stored.clone()));
             }
-            steps = match requests::join(&read, join, draw) {
+            steps = match requests::join(&read, join, place, draw) {
                 Ok(step) => vec![step],
                 Err(holder) => return Ok(Settled::No(holder)),
             };
         }
         Err(self.contended(join.name))
-    }
-
-    /// Returns the changes that would add the hold to the row as it was last seen. Empty if it was not.
-    fn guesses(&self, row: &[u8], join: &Join<'_>) -> Vec<HoldStep> {
-        let Some((hint, place)) = self.hints.take(row) else { return Vec::new() };
-        let passing = if join.turn.is_some() { Passing::All } else { Passing::None };
-        let new = NewMember {
-            record: join.record,
-            place: (place.unwrap_or_else(|| draw(256) as u8), join.record.ttl()),
-            turn: join.turn,
-            passing: &passing,
-            leftovers: &[],
-        };
-        let joins = hint.base_ttl.map(|ttl| new.joins((hint.number, ttl)));
-        let begins = new.begins(join.least.max(hint.number.saturating_add(1)));
-        joins.into_iter().chain([begins]).collect()
     }
 
     fn contended(&self, name: &LockName) -> Error {
@@ -221,6 +229,21 @@ impl HbaseOwnStore {
     }
 }
 
+/// Returns the changes that would add the hold to the row as it was last seen.
+fn guesses(hint: &RowHint, join: &Join<'_>, place: Option<u8>) -> Vec<HoldStep> {
+    let passing = if join.turn.is_some() { Passing::All } else { Passing::None };
+    let new = NewMember {
+        record: join.record,
+        place: (place.unwrap_or_else(|| draw(256) as u8), join.record.ttl()),
+        turn: join.turn,
+        passing: &passing,
+        leftovers: &[],
+    };
+    let joins = hint.base_ttl.map(|ttl| new.joins((hint.number, ttl)));
+    let begins = new.begins(join.least.max(hint.number.saturating_add(1)));
+    joins.into_iter().chain([begins]).collect()
+}
+
 /// Returns the change for the row that was read, whose record of the hold is the expected one; who else holds the lock if that
 /// stands in the way; `None` if the hold has no base.
 fn changes(read: &OwnRow, change: &ChangeMode<'_>) -> Result<Option<HoldStep>, Holder> {
@@ -228,7 +251,7 @@ fn changes(read: &OwnRow, change: &ChangeMode<'_>) -> Result<Option<HoldStep>, H
     let in_the_way = |mode| read.stored.hold_against(mode, Some(change.held));
     match (change.held.mode(), change.record.mode()) {
         (Mode::Exclusive, _) => {
-            let place = read.free_place(change.record.ttl(), draw);
+            let place = read.free_place(change.record.ttl(), None, draw);
             // All places have records of earlier numbers.
             let place = place.ok_or_else(Holder::unknown)?;
             Ok(requests::step_down(change.held, change.record, place, change.least, &read.leftovers))

@@ -196,15 +196,25 @@ impl OwnRow {
         }
     }
 
-    /// Returns a place for a new record, and the TTL that the record needs there at least. `draw` chooses among equals. `None`
-    /// if all places are taken.
-    pub(super) fn free_place(&self, ttl: Duration, draw: impl Fn(usize) -> usize) -> Option<(u8, Duration)> {
+    /// Returns a place for a new record, and the TTL that the record needs there at least: `preferred` if it needs no longer one,
+    /// so that rows do not fill with free places. `draw` chooses among equals. `None` if all places are taken.
+    pub(super) fn free_place(
+        &self,
+        ttl: Duration,
+        preferred: Option<u8>,
+        draw: impl Fn(usize) -> usize,
+    ) -> Option<(u8, Duration)> {
         let taken = |place: u8| {
             let is_at = |found: &Found| found.record.as_ref().and_then(Record::place) == Some(place);
             self.stored.holds.iter().any(is_at)
                 || self.leftovers.iter().any(|(qualifier, _)| qualifier.get(1) == Some(&place))
         };
         let covers = |place: u8| self.free.iter().find(|(free, _)| *free == place).map(|(_, covers)| *covers);
+        if let Some(place) =
+            preferred.filter(|it| !taken(*it) && covers(*it).is_none_or(|covers| covers <= ttl))
+        {
+            return Some((place, ttl));
+        }
         let absent: Vec<u8> = (0..=u8::MAX).filter(|it| !taken(*it) && covers(*it).is_none()).collect();
         if !absent.is_empty() {
             return Some((absent[draw(absent.len())], ttl));

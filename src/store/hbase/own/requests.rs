@@ -183,13 +183,19 @@ impl NewMember<'_> {
     }
 }
 
-/// Returns the change that adds a hold to the row that was read, or what stands in its way. `draw` chooses a place.
-pub(super) fn join(row: &OwnRow, join: &Join<'_>, draw: impl Fn(usize) -> usize) -> Result<HoldStep, Holder> {
+/// Returns the change that adds a hold to the row that was read, or what stands in its way. `draw` chooses a place if
+/// the preferred one is not free.
+pub(super) fn join(
+    row: &OwnRow,
+    join: &Join<'_>,
+    preferred: Option<u8>,
+    draw: impl Fn(usize) -> usize,
+) -> Result<HoldStep, Holder> {
     let (mode, ttl) = (join.record.mode(), join.record.ttl());
     if let Some(holder) = row.stored.blocker(mode, join.nested_in, join.turn.is_some()) {
         return Err(holder);
     }
-    let Some(free) = row.free_place(ttl, draw) else {
+    let Some(free) = row.free_place(ttl, preferred, draw) else {
         return Err(row
             .stored
             .holds
