@@ -31,6 +31,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use ripemd::{Digest, Ripemd160};
 
 use super::expression::Packer;
+use super::msgpack;
 use super::operation::{BinOperation, BinValue, FoundRecord, RecordExistsAction, Write};
 use crate::runtime::time::wall;
 use crate::store::aerospike::keys::RecordKey;
@@ -86,6 +87,8 @@ const NOTHING: u8 = 0;
 const INTEGER: u8 = 1;
 const STRING: u8 = 3;
 const BLOB: u8 = 4;
+const MAP: u8 = 19;
+const LIST: u8 = 20;
 
 /// A TTL in a read that does not extend the record's life.
 const DO_NOT_TOUCH: u32 = u32::MAX;
@@ -295,6 +298,9 @@ fn operation(out: &mut Vec<u8>, asked: &BinOperation<'_>) {
         BinOperation::Climb { bin, by, least, sign } => {
             expression(out, OP_WRITE_EXPRESSION, bin, |packer| packer.climbed(bin, (*by, *least), *sign));
         }
+        BinOperation::Compute(bin, value) => {
+            expression(out, OP_WRITE_EXPRESSION, bin, |packer| packer.expression(value));
+        }
         BinOperation::Read(bin) => step(out, OP_READ, NOTHING, bin, |_| {}),
         BinOperation::ReadAge(name) => expression(out, OP_READ_EXPRESSION, name, |packer| packer.age()),
         BinOperation::ReadWritten(name) => {
@@ -474,6 +480,7 @@ fn value(kind: u8, bytes: &[u8]) -> io::Result<BinValue> {
             Ok(text) => BinValue::Text(text.to_owned()),
             Err(_) => BinValue::Other,
         },
+        MAP | LIST => msgpack::value(bytes)?,
         _ => BinValue::Other,
     })
 }
@@ -487,10 +494,10 @@ fn left(expires: u32) -> Option<Duration> {
 }
 
 /// Bytes that were not parsed yet.
-struct Rest<'a>(&'a [u8]);
+pub(super) struct Rest<'a>(pub(super) &'a [u8]);
 
 impl<'a> Rest<'a> {
-    fn take(&mut self, count: usize) -> io::Result<&'a [u8]> {
+    pub(super) fn take(&mut self, count: usize) -> io::Result<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(count).ok_or_else(|| bad("a reply ends too early"))?;
         self.0 = rest;
         Ok(taken)
@@ -503,7 +510,7 @@ impl<'a> Rest<'a> {
     }
 }
 
-fn bad(what: &str) -> io::Error {
+pub(super) fn bad(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
