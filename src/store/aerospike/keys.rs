@@ -57,6 +57,8 @@ pub(crate) mod own_bins {
     /// How long the lease lasts since the record was written, in milliseconds. -1 after a release. Each record of the
     /// layout has this bin, and no other record does.
     pub(crate) const LASTS_MS: &str = "own_lasts_ms";
+    /// The value of [`LASTS_MS`] in the record of a free lock.
+    pub(crate) const RELEASED: i64 = -1;
     /// The last fence. Negative until it was compared with the fence of the layout `java`.
     pub(crate) const FENCE: &str = "own_fence";
     /// The holder.

@@ -13,6 +13,8 @@
 //! The record has the set and the key of the layout `java`, whose clients create a lock's record only if there is none.
 //! So each layout refuses the locks of the other one.
 //!
+//! Holds in other modes than exclusive have more bins in the same record: see [`modes`].
+//!
 //! A fence must also be above those of the layout `java`, which a separate record keeps for 30 days. While the set of
 //! these records is not empty, the first fence of a new record is negative. It is then raised above the fence of the
 //! layout `java` and becomes positive, before the lock is granted. If that fails, the next grant does it.
@@ -29,7 +31,7 @@ use super::client::{
 };
 use super::diagnose::look_over;
 use super::history;
-use super::keys::own_bins::{FENCE, HOLDS, LASTS_MS, NAME, TOKEN, WHO};
+use super::keys::own_bins::{FENCE, HOLDS, LASTS_MS, NAME, RELEASED, TOKEN, WHO};
 use super::keys::{self, FENCE_TTL, LockKeys, RecordKey, fence_key, fence_set, whole_seconds};
 use super::latches::AerospikeLatches;
 use super::list;
@@ -62,9 +64,6 @@ const SLACK_ALONE: Duration = Duration::from_millis(20);
 /// The slack of several nodes: after one has failed, another one compares its clock with the record's time.
 pub(super) const SLACK: Duration = Duration::from_secs(1);
 const SLACK_MAX: Duration = Duration::from_secs(60);
-
-/// The value of [`LASTS_MS`] in the record of a free lock.
-const RELEASED: i64 = -1;
 
 /// A [`Register`] in a namespace of Aerospike with the layout `own`. URI:
 /// `aerospike://host:3000,host2/namespace/setSuffix?layout=own`. Only this library can use such locks.

@@ -3,9 +3,9 @@
 //! An expression is a MessagePack array: an operator and its arguments. A literal string or blob begins with a byte
 //! for its type. The numbers of the operators are those of the servers' `exp.h`, versions 6 to 8.
 
-pub(super) mod build;
+mod build;
 
-use self::build::Expr;
+use super::expr::Expr;
 use super::operation::{BinValue, OwnLease, Sign, When};
 
 const EQ: i64 = 1;
@@ -179,7 +179,7 @@ impl Packer<'_> {
 
     /// Packs an expression that was put together before.
     pub(super) fn expression(&mut self, expression: &Expr) {
-        self.0.extend_from_slice(expression.as_bytes());
+        self.0.extend_from_slice(&expression.0);
     }
 
     /// Packs the milliseconds since the record was written.

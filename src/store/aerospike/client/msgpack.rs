@@ -5,7 +5,7 @@
 use std::io;
 
 use super::operation::BinValue;
-use super::wire::{Rest, bad};
+use super::rest::{Rest, bad};
 
 /// How deep lists and maps may be in each other. The library writes two levels.
 const DEPTH_MAX: usize = 8;
@@ -14,7 +14,7 @@ const STRING: u8 = 3;
 const BLOB: u8 = 4;
 
 /// An item of a list, or a key of a map.
-enum Item {
+enum Parsed {
     Value(BinValue),
     Order,
 }
@@ -23,12 +23,12 @@ enum Item {
 pub(super) fn value(bytes: &[u8]) -> io::Result<BinValue> {
     let mut rest = Rest(bytes);
     match item(&mut rest, 0)? {
-        Item::Value(value) if rest.0.is_empty() => Ok(value),
+        Parsed::Value(value) if rest.0.is_empty() => Ok(value),
         _ => Err(bad("a list or a map has bytes beyond its end")),
     }
 }
 
-fn item(rest: &mut Rest<'_>, depth: usize) -> io::Result<Item> {
+fn item(rest: &mut Rest<'_>, depth: usize) -> io::Result<Parsed> {
     if depth > DEPTH_MAX {
         return Err(bad("lists and maps are too deep in each other"));
     }
@@ -46,11 +46,11 @@ fn item(rest: &mut Rest<'_>, depth: usize) -> io::Result<Item> {
         0xc7..0xca => {
             let length = number(rest, 1 << (first - 0xc7))?;
             rest.take(length.saturating_add(1))?;
-            return Ok(Item::Order);
+            return Ok(Parsed::Order);
         }
         0xd4..0xd9 => {
             rest.take(1 + (1 << (first - 0xd4)))?;
-            return Ok(Item::Order);
+            return Ok(Parsed::Order);
         }
         0xca => other(rest, 4)?,
         0xcb => other(rest, 8)?,
@@ -69,13 +69,13 @@ fn item(rest: &mut Rest<'_>, depth: usize) -> io::Result<Item> {
         }
         0xc1 => return Err(bad("a value has an unknown type")),
     };
-    Ok(Item::Value(value))
+    Ok(Parsed::Value(value))
 }
 
 fn list(rest: &mut Rest<'_>, count: usize, depth: usize) -> io::Result<BinValue> {
     let mut items = Vec::new();
     for _ in 0..count {
-        if let Item::Value(value) = item(rest, depth + 1)? {
+        if let Parsed::Value(value) = item(rest, depth + 1)? {
             items.push(value);
         }
     }
@@ -85,7 +85,7 @@ fn list(rest: &mut Rest<'_>, count: usize, depth: usize) -> io::Result<BinValue>
 fn map(rest: &mut Rest<'_>, count: usize, depth: usize) -> io::Result<BinValue> {
     let mut entries = Vec::new();
     for _ in 0..count {
-        if let (Item::Value(key), Item::Value(value)) = (item(rest, depth + 1)?, item(rest, depth + 1)?) {
+        if let (Parsed::Value(key), Parsed::Value(value)) = (item(rest, depth + 1)?, item(rest, depth + 1)?) {
             entries.push((key, value));
         }
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 pub(crate) use aerospike::RecordExistsAction;
 
-use super::expression::build::Expr;
+use super::expr::Expr;
 use crate::store::aerospike::keys::RecordKey;
 
 /// A value in a bin.

@@ -33,6 +33,7 @@ use ripemd::{Digest, Ripemd160};
 use super::expression::Packer;
 use super::msgpack;
 use super::operation::{BinOperation, BinValue, FoundRecord, RecordExistsAction, Write};
+use super::rest::{Rest, bad};
 use crate::runtime::time::wall;
 use crate::store::aerospike::keys::RecordKey;
 
@@ -491,27 +492,6 @@ fn left(expires: u32) -> Option<Duration> {
     const YEAR_2010_S: u64 = 1_262_304_000;
     let now = wall().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     (expires != 0).then(|| Duration::from_secs((YEAR_2010_S + u64::from(expires)).saturating_sub(now).max(1)))
-}
-
-/// Bytes that were not parsed yet.
-pub(super) struct Rest<'a>(pub(super) &'a [u8]);
-
-impl<'a> Rest<'a> {
-    pub(super) fn take(&mut self, count: usize) -> io::Result<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(count).ok_or_else(|| bad("a reply ends too early"))?;
-        self.0 = rest;
-        Ok(taken)
-    }
-
-    /// Takes a field or an operation.
-    fn part(&mut self) -> io::Result<&'a [u8]> {
-        let length = self.take(4)?;
-        self.take(u32::from_be_bytes([length[0], length[1], length[2], length[3]]) as usize)
-    }
-}
-
-pub(super) fn bad(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
 /// Parses `bytes` as a prefix, and as a reply with and without its prefix.

@@ -4,7 +4,7 @@ use crate::names::mode::Mode;
 use crate::names::owner::OwnerToken;
 use crate::store::INTENT_MAX;
 use crate::store::aerospike::client::{Expr, Sign};
-use crate::store::aerospike::keys::own_bins::{FENCE, HOLDS, LASTS_MS, TOKEN, TURN, WAITS};
+use crate::store::aerospike::keys::own_bins::{FENCE, HOLDS, LASTS_MS, RELEASED, TOKEN, TURN, WAITS};
 use crate::store::aerospike::keys::{BASE, hold_key};
 
 /// Most holds of one lock beside each other.
@@ -17,7 +17,7 @@ const KNOWN_END: u8 = 3;
 
 /// What a new hold does about the intents, which are in another record.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Intents {
+pub(super) enum IntentRule {
     /// They were not read. The lock's record says that there are none.
     NotRead,
     /// They were read, and so were the bins `own_token` and `own_waits`, which must be the same still: then none was announced
@@ -28,7 +28,7 @@ pub(super) enum Intents {
 }
 
 /// The condition of a new hold.
-pub(super) fn may_join(mode: Mode, intents: &Intents, nested_in: Option<Expr>) -> Expr {
+pub(super) fn may_join(mode: Mode, intents: &IntentRule, nested_in: Option<Expr>) -> Expr {
     let compatible_end = if mode == Mode::Shared { KNOWN_END } else { SHARED_END };
     let others = alive();
     let fits = Expr::all(&[
@@ -40,15 +40,15 @@ pub(super) fn may_join(mode: Mode, intents: &Intents, nested_in: Option<Expr>) -
     ]);
     let is_open = Expr::any(&[is_free(), Expr::all(&[is_base(), fits])]);
     let passes = match intents {
-        Intents::Passed => None,
-        Intents::Read { token, waits, .. } => {
+        IntentRule::Passed => None,
+        IntentRule::Read { token, waits, .. } => {
             let same_waits = match waits {
                 Some(waits) => Expr::int_bin(WAITS).is(&Expr::int(*waits)),
                 None => Expr::lacks_bin(WAITS),
             };
             Some(Expr::all(&[Expr::bytes_bin(TOKEN).is(&Expr::bytes(token)), same_waits]))
         }
-        Intents::NotRead => {
+        IntentRule::NotRead => {
             let is_over = number_or(WAITS, 0).is_below(&now());
             let is_turn = number_or(TURN, 0).is_at_least(&now());
             let nested = nested_in.filter(|_| mode == Mode::Shared).map(|outer| lives(&outer));
@@ -170,7 +170,7 @@ fn entry(end_ms: Expr, lasts_ms: i64, identity: &[u8]) -> Expr {
 
 fn lasts_for(map: &Expr) -> Expr {
     let left = map.highest_list().int_at(0).minus(&Expr::last_update());
-    let none = Expr::int(super::RELEASED);
+    let none = Expr::int(RELEASED);
     map.map_size().is(&Expr::int(0)).choose(&none, &left.or_if_higher(&none))
 }
 

@@ -50,7 +50,7 @@
 
 use std::time::Duration;
 
-use super::conditions::{self, HOLDS_MAX, Intents};
+use super::conditions::{self, HOLDS_MAX, IntentRule};
 use super::{AerospikeOwnStore, check_ttl, intents, lease_of};
 use crate::error::Result;
 use crate::names::holder::Holder;
@@ -73,7 +73,7 @@ const END_INTENT: Duration = Duration::from_millis(500);
 const ROUNDS: usize = 16;
 
 /// What a lock has in both records.
-struct Both {
+struct BothRecords {
     holds: StoredHolds,
     /// The record of the lock, if it exists.
     lock: Option<FoundRecord>,
@@ -87,13 +87,13 @@ impl AerospikeOwnStore {
         let (key, checked) = (&LockKeys::of(join.name, &self.suffix)?.lock, self.checked(by)?);
         let lasts_ms = self.lasts_ms(join.record.ttl(), checked.is_alone);
         let sign = if checked.has_java_fences { Sign::Kept } else { Sign::Positive };
-        let mut intents = if is_turn { Intents::Passed } else { Intents::NotRead };
+        let mut intents = if is_turn { IntentRule::Passed } else { IntentRule::NotRead };
         for _ in 0..ROUNDS {
             let nested_in = join.nested_in.map(|outer| conditions::key(outer.mode(), &outer.token()));
             let when = When::Meets(conditions::may_join(mode, &intents, nested_in));
             let exists = match &intents {
                 // There is no condition for a record that does not exist.
-                Intents::NotRead => RecordExistsAction::UpdateOnly,
+                IntentRule::NotRead => RecordExistsAction::UpdateOnly,
                 _ => RecordExistsAction::Update,
             };
             let steps = steps_of_join(join, lasts_ms, sign, &intents);
@@ -116,7 +116,7 @@ impl AerospikeOwnStore {
                 let are_noted = both.holds.intents.is_empty();
                 let token =
                     both.lock.as_ref().and_then(|lock| lock.bytes(TOKEN)).unwrap_or_default().to_vec();
-                intents = Intents::Read { token, waits, are_noted };
+                intents = IntentRule::Read { token, waits, are_noted };
             }
         }
         Ok(Settled::No(Holder::unknown()))
@@ -182,7 +182,7 @@ impl AerospikeOwnStore {
     }
 
     /// Reads the holds and the intents, in one request if one node has both records.
-    fn read_both(&self, name: &LockName, by: Deadline) -> Result<Both> {
+    fn read_both(&self, name: &LockName, by: Deadline) -> Result<BothRecords> {
         let more = [TURN, WAITS, intents::INTENTS].map(BinOperation::Read);
         let steps: Vec<_> = STANDING_READS.into_iter().chain(more).collect();
         let record_keys = [LockKeys::of(name, &self.suffix)?.lock, waits_key(name, &self.suffix)];
@@ -200,7 +200,7 @@ impl AerospikeOwnStore {
             intents: waiting.as_ref().map(intents::living).unwrap_or_default(),
             has_turn: lock.as_ref().is_some_and(has_turn),
         };
-        Ok(Both { holds, lock })
+        Ok(BothRecords { holds, lock })
     }
 
     /// Raises the number of a hold that is not exclusive above the fence of the layout `java`, which the other holds may have
@@ -236,7 +236,7 @@ fn steps_of_join(
     join: &Join<'_>,
     lasts_ms: i64,
     sign: Sign,
-    intents: &Intents,
+    intents: &IntentRule,
 ) -> Vec<BinOperation<'static>> {
     let identity = join.record.identity_bytes();
     let key = conditions::key(join.record.mode(), &join.record.token());
@@ -246,7 +246,7 @@ fn steps_of_join(
         BinOperation::Compute(FENCE, conditions::number_of_join(least, sign)),
         BinOperation::Compute(HOLDS, conditions::holds_with(&key, lasts_ms, identity)),
     ];
-    if !matches!(intents, Intents::NotRead | Intents::Read { are_noted: true, .. }) {
+    if !matches!(intents, IntentRule::NotRead | IntentRule::Read { are_noted: true, .. }) {
         steps.push(BinOperation::Compute(WAITS, conditions::waits_of_first()));
     }
     if let Some(turn) = join.turn {

@@ -4,6 +4,7 @@ use super::{
     ADD, AND, BLOB, CALL, CDT, COND, EQ, GE, GT, INT, LAST_UPDATE, LITERAL_BLOB, LT, MAP, MAP_GET_BY_KEY,
     MAX, OR, Packer, RETURN_COUNT, SINCE_UPDATE, SUB,
 };
+use crate::store::aerospike::client::expr::Expr;
 use crate::store::aerospike::client::operation::{Sign, When};
 
 const NS_OF_MS: i64 = 1_000_000;
@@ -34,19 +35,8 @@ const RETURN_VALUE: i64 = 7;
 /// The order of a map that a call creates or changes.
 const KEY_ORDERED: i64 = 1;
 
-/// A packed expression. The name of the function that makes one says what it means.
-///
-/// A bin that is missing, or of another type, makes an expression unknown: as a condition it does not hold, and a bin that
-/// it should be written to is not written, which fails the request.
-#[derive(Debug, Clone)]
-pub(crate) struct Expr(Vec<u8>);
-
 impl Expr {
-    pub(in super::super) fn as_bytes(&self) -> &[u8] {
-        &self.0
-    }
-
-    pub(in super::super) fn packed(pack: impl FnOnce(&mut Packer<'_>)) -> Expr {
+    fn packed(pack: impl FnOnce(&mut Packer<'_>)) -> Expr {
         let mut bytes = Vec::new();
         pack(&mut Packer(&mut bytes));
         Expr(bytes)
