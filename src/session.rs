@@ -150,7 +150,8 @@ impl Session {
     pub(crate) fn modes(&self, mode: Mode) -> Result<&dyn ModeStore> {
         self.store.modes().ok_or_else(|| {
             let allowed = format!(
-                "EXCLUSIVE for {}; memory:, embedded: and hbase:// with layout=own keep locks in other modes too",
+                "EXCLUSIVE for {}; memory:, embedded:, and hbase:// and aerospike:// with layout=own keep locks in \
+                 other modes too",
                 self.store.describe()
             );
             Error::invalid("mode", mode.name(), allowed)

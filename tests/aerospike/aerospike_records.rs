@@ -292,6 +292,7 @@ fn the_address_of_records_is_checked_and_unknown_options_are_refused() {
         ("/s", "the namespace is missing"),
         ("n/DC%23dc1%23tests", "locks and latches"),
         ("n/XDC%23tests", "locks and latches"),
+        ("n/D_WAIT%23tests", "locks and latches"),
         ("n/s?fence=off", "one of timeout, strong_consistency, pool"),
         ("n/s?client=a", "one of timeout"),
         ("n/s?timeout=1ms", "10ms to 10m"),

@@ -6,6 +6,7 @@ mod aerospike_contract;
 mod aerospike_hostile;
 mod aerospike_java;
 mod aerospike_losses;
+mod aerospike_modes;
 mod aerospike_own;
 mod aerospike_raw;
 mod aerospike_records;

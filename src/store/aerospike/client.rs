@@ -14,10 +14,13 @@
 mod batch;
 mod convert;
 mod direct;
+mod expr;
 mod expression;
 mod failures;
+mod msgpack;
 mod node_sockets;
 mod operation;
+mod rest;
 mod wire;
 
 use std::fmt;
@@ -35,6 +38,7 @@ use aerospike::{
 
 use self::convert::{base_policy, filter, found, operation, plain_put, wanted, write_policy};
 use self::direct::{Direct, ManyAsked, NodePartitions};
+pub(crate) use self::expr::Expr;
 use self::failures::{Failed, Retry, StoreName, decisive, is_decisive};
 pub(crate) use self::operation::{
     BinOperation, BinValue, FoundRecord, ManyWrite, OwnLease, RecordExistsAction, SetPart, Sign, TTL_KEPT,

@@ -5,6 +5,7 @@
 //! | lock, level DC | `DC#<farm>#<suffix>` | `<client>#<id>` | `<farm>##data`, `<farm>##uat`, ours |
 //! | lock, level XDC | `XDC#<suffix>` | `<client>#<id>` | `##data`, `##uat`, ours |
 //! | lock, layout `own` | as the two above | | see [`own_bins`] |
+//! | processes that wait for a lock exclusively | `D_WAIT#<suffix>` | the lock's whole name | `waits` |
 //! | fence of a lock | `D_FNC#<suffix>` | the lock's whole name | `fence` |
 //! | history of a lock | `D_HIST#<suffix>` | the lock's whole name | `entries` |
 //! | breaks of a grant | `D_HIST#<suffix>` | the lock's whole name, a NUL, the grant's number in 16 hexadecimal digits | `entries` |
@@ -19,6 +20,8 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::names::latch_name::LatchName;
 use crate::names::lock_name::LockName;
+use crate::names::mode::Mode;
+use crate::names::owner::OwnerToken;
 use crate::store::HistoryOf;
 
 /// Limits of Aerospike.
@@ -54,6 +57,8 @@ pub(crate) mod own_bins {
     /// How long the lease lasts since the record was written, in milliseconds. -1 after a release. Each record of the
     /// layout has this bin, and no other record does.
     pub(crate) const LASTS_MS: &str = "own_lasts_ms";
+    /// The value of [`LASTS_MS`] in the record of a free lock.
+    pub(crate) const RELEASED: i64 = -1;
     /// The last fence. Negative until it was compared with the fence of the layout `java`.
     pub(crate) const FENCE: &str = "own_fence";
     /// The holder.
@@ -61,6 +66,24 @@ pub(crate) mod own_bins {
     /// The full name of the lock, for lists: the server keeps only a digest of the key. Versions of this library without
     /// lists do not write it.
     pub(crate) const NAME: &str = "own_name";
+    /// The holds in other modes than exclusive, while the token is [`BASE`](super::BASE): a map from [keys](super::hold_key) to
+    /// lists of the end in milliseconds since 1970, the length in milliseconds, and the holder.
+    pub(crate) const HOLDS: &str = "own_holds";
+    /// The end of the turn of the readers, in milliseconds since 1970.
+    pub(crate) const TURN: &str = "own_turn";
+    /// Until when processes may wait for the lock exclusively, in milliseconds since 1970. Who finds it over need not read
+    /// their [record](super::waits_key).
+    pub(crate) const WAITS: &str = "own_waits";
+}
+
+/// The token of a lock that is held in other modes than exclusive. It is nobody's: those of leases are random.
+pub(crate) const BASE: [u8; OwnerToken::LEN] = *b"dlm-several-hold";
+
+/// Returns the key of a hold in the map [`HOLDS`](own_bins::HOLDS): the code of the mode and the token.
+pub(crate) fn hold_key(mode: Mode, token: &OwnerToken) -> [u8; 1 + OwnerToken::LEN] {
+    let mut key = [mode.code(); 1 + OwnerToken::LEN];
+    key[1..].copy_from_slice(token.as_bytes());
+    key
 }
 
 /// The set and the key of a record in the namespace.
@@ -122,6 +145,11 @@ pub(crate) fn history_key(of: HistoryOf<'_>, suffix: &str) -> RecordKey {
         HistoryOf::Grant(name, grant) => format!("{}\0{grant:016x}", name.key()),
     };
     RecordKey { set: format!("D_HIST#{suffix}"), key }
+}
+
+/// Returns the key of the record with the processes that wait for the lock exclusively.
+pub(crate) fn waits_key(name: &LockName, suffix: &str) -> RecordKey {
+    RecordKey { set: format!("D_WAIT#{suffix}"), key: name.key().to_owned() }
 }
 
 /// Returns the set of the fences.
@@ -199,7 +227,7 @@ pub(crate) fn checked_set(namespace: &str, set: &str) -> Result<()> {
         let allowed = format!("1 to {SET_BYTES_MAX} bytes without '/', ':' and ';'");
         return Err(Error::invalid("set", set, allowed));
     }
-    if ["DC#", "XDC#", "D_FNC#", "D_HIST#", "D_LTCH#"].iter().any(|ours| set.starts_with(ours)) {
+    if ["DC#", "XDC#", "D_FNC#", "D_HIST#", "D_LTCH#", "D_WAIT#"].iter().any(|ours| set.starts_with(ours)) {
         return Err(Error::invalid(
             "set",
             set,

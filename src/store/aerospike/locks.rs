@@ -293,8 +293,8 @@ impl JavaReplace {
 }
 
 impl ReplaceParts for JavaReplace {
-    fn steps(&self) -> [BinOperation<'_>; 1] {
-        [BinOperation::Put(&self.updated, BinValue::Int(wall_ms() as i64))]
+    fn steps(&self) -> Vec<BinOperation<'_>> {
+        vec![BinOperation::Put(&self.updated, BinValue::Int(wall_ms() as i64))]
     }
 
     fn write<'a>(&'a self, steps: &'a [BinOperation<'a>]) -> Write<'a> {

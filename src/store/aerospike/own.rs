@@ -13,9 +13,15 @@
 //! The record has the set and the key of the layout `java`, whose clients create a lock's record only if there is none.
 //! So each layout refuses the locks of the other one.
 //!
+//! Holds in other modes than exclusive have more bins in the same record: see [`modes`].
+//!
 //! A fence must also be above those of the layout `java`, which a separate record keeps for 30 days. While the set of
 //! these records is not empty, the first fence of a new record is negative. It is then raised above the fence of the
 //! layout `java` and becomes positive, before the lock is granted. If that fails, the next grant does it.
+
+mod conditions;
+mod intents;
+mod modes;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +31,7 @@ use super::client::{
 };
 use super::diagnose::look_over;
 use super::history;
-use super::keys::own_bins::{FENCE, LASTS_MS, NAME, TOKEN, WHO};
+use super::keys::own_bins::{FENCE, HOLDS, LASTS_MS, NAME, RELEASED, TOKEN, WHO};
 use super::keys::{self, FENCE_TTL, LockKeys, RecordKey, fence_key, fence_set, whole_seconds};
 use super::latches::AerospikeLatches;
 use super::list;
@@ -35,11 +41,12 @@ use super::options::Setup;
 use super::promises;
 use super::ready::wait_until_ready;
 use super::replaces::{self, ReplaceParts};
-use super::standing::{STANDING_READS, own as standing};
+use super::standing::{STANDING_READS, holds, own as standing};
 use crate::error::{Error, Result};
 use crate::names::diagnostic::Diagnostic;
 use crate::names::history_entry::HistoryEntry;
 use crate::names::lock_name::LockName;
+use crate::names::mode::Mode;
 use crate::names::owner::OwnerToken;
 use crate::names::promise::Promise;
 use crate::runtime::time::Deadline;
@@ -47,8 +54,8 @@ use crate::settings::options::Options;
 use crate::store::counters::{LiveCounters, StoreCounters};
 use crate::store::layout::Layout;
 use crate::store::remote::{
-    Capabilities, Compares, Create, Created, Found, OnReply, ReadBack, Record, Register, Replace, Reply,
-    Settled, Standing,
+    Capabilities, Compares, Create, Created, Found, ModeRegister, OnReply, ReadBack, Record, Register,
+    Replace, Reply, Settled, Standing,
 };
 use crate::store::{HistoryOf, HistoryStore, LatchStore, ListCursor, LockPage, LockQuery};
 
@@ -57,9 +64,6 @@ const SLACK_ALONE: Duration = Duration::from_millis(20);
 /// The slack of several nodes: after one has failed, another one compares its clock with the record's time.
 pub(super) const SLACK: Duration = Duration::from_secs(1);
 const SLACK_MAX: Duration = Duration::from_secs(60);
-
-/// The value of [`LASTS_MS`] in the record of a free lock.
-const RELEASED: i64 = -1;
 
 /// A [`Register`] in a namespace of Aerospike with the layout `own`. URI:
 /// `aerospike://host:3000,host2/namespace/setSuffix?layout=own`. Only this library can use such locks.
@@ -124,7 +128,8 @@ impl AerospikeOwnStore {
         let record_key = LockKeys::of(change.name, &self.suffix)?.lock;
         check_ttl(change.record.ttl())?;
         let lasts_ms = self.lasts_ms(change.record.ttl(), self.check.was_alone());
-        Ok(OwnReplace { record_key, token: change.expected.token(), lasts_ms })
+        let (mode, token) = (change.expected.mode(), change.expected.token());
+        Ok(OwnReplace { record_key, mode, token, lasts_ms })
     }
 
     /// Returns the fence, or `None` if it must still be raised.
@@ -165,6 +170,25 @@ impl AerospikeOwnStore {
                 source: None,
             }),
         }
+    }
+
+    fn over_before_its_number(&self) -> Error {
+        Error::RetriesExhausted {
+            store: self.client.uri().to_owned(),
+            what: "the lease expired before its fence was raised; use a longer TTL".into(),
+            source: None,
+        }
+    }
+
+    /// Ends a hold that is not exclusive.
+    fn leave(&self, record_key: &RecordKey, record: &Record, by: Deadline) -> Result<Written> {
+        let key = conditions::key(record.mode(), &record.token());
+        let steps = [
+            BinOperation::Compute(HOLDS, conditions::holds_without(&key)),
+            BinOperation::Compute(LASTS_MS, conditions::lasts_for_all()),
+        ];
+        let when = When::Meets(conditions::is_held(&key));
+        self.change(record_key, RecordExistsAction::UpdateOnly, when, &steps, by)
     }
 
     /// Raises the fence of the layout `java` to that of the record, which is then deleted.
@@ -244,7 +268,10 @@ impl Register for AerospikeOwnStore {
 
     fn create(&self, create: &Create<'_>, by: Deadline) -> Reply<Created> {
         Reply::of(self.try_to_create(create, by), |settled| match settled {
-            Settled::Yes(count) => Reply::Yes(Created { count, standing: None }),
+            Settled::Yes(count) => {
+                self.end_intent(create.name, create.intent, by);
+                Reply::Yes(Created { count, standing: None })
+            }
             Settled::No(held) => Reply::No(held),
         })
     }
@@ -260,6 +287,9 @@ impl Register for AerospikeOwnStore {
     fn remove(&self, name: &LockName, expected: &Record, by: Deadline) -> Reply {
         let answer = LockKeys::of(name, &self.suffix).and_then(|keys| {
             let token = expected.token();
+            if expected.mode() != Mode::Exclusive {
+                return self.leave(&keys.lock, expected, by);
+            }
             let when = When::Held(lease_of(&token));
             if self.beside_java {
                 self.keep_fence_for_java(name, &keys.lock, by)?;
@@ -274,6 +304,14 @@ impl Register for AerospikeOwnStore {
     fn read(&self, name: &LockName, by: Deadline) -> Result<Standing> {
         let found = self.client.read_steps(&LockKeys::of(name, &self.suffix)?.lock, &STANDING_READS, by)?;
         Ok(found.as_ref().map_or(Standing::Free, standing))
+    }
+
+    fn read_own(&self, name: &LockName, record: &Record, by: Deadline) -> Result<Standing> {
+        let found = self.client.read_steps(&LockKeys::of(name, &self.suffix)?.lock, &STANDING_READS, by)?;
+        let holds = found.as_ref().map(holds).unwrap_or_default();
+        let is_own = |found: &&Found| found.record.as_ref().is_some_and(|it| it.token() == record.token());
+        let own = holds.iter().find(is_own).cloned();
+        Ok(own.map_or_else(|| found.as_ref().map_or(Standing::Free, standing), Standing::Held))
     }
 
     fn read_many(&self, names: &[LockName], by: Deadline, report: &mut dyn FnMut(usize, Standing)) {
@@ -292,6 +330,10 @@ impl Register for AerospikeOwnStore {
     /// Raises the fence of our lease above that of the layout `java`.
     fn number_of(&self, name: &LockName, record: &Record, numbers: u64, by: Deadline) -> Result<u64> {
         let (key, token) = (&LockKeys::of(name, &self.suffix)?.lock, record.token());
+        if record.mode() != Mode::Exclusive {
+            let number = self.number_of_hold(key, name, record, by)?;
+            return number.map(|number| number as u64).ok_or_else(|| self.over_before_its_number());
+        }
         let found = self.client.read(&fence_key(name, &self.suffix), &[keys::FENCE], by)?;
         let (java, numbers) =
             (found.and_then(|found| found.int(keys::FENCE)).unwrap_or_default(), numbers as i64);
@@ -304,11 +346,7 @@ impl Register for AerospikeOwnStore {
                 .int(FENCE)
                 .map(|number| number as u64)
                 .ok_or_else(|| Error::Internal { what: "the answer has no fence".into(), source: None }),
-            Written::Missing | Written::Refused => Err(Error::RetriesExhausted {
-                store: self.client.uri().to_owned(),
-                what: "the lease expired before its fence was raised; use a longer TTL".into(),
-                source: None,
-            }),
+            Written::Missing | Written::Refused => Err(self.over_before_its_number()),
         }
     }
 
@@ -340,6 +378,11 @@ impl Register for AerospikeOwnStore {
         self.counters.now()
     }
 
+    fn modes(&self) -> Option<&dyn ModeRegister> {
+        // Clients of the layout `java` know no modes, and beside them a released record is deleted.
+        (!self.beside_java).then_some(self)
+    }
+
     fn latches(&self) -> Option<&dyn LatchStore> {
         Some(&self.latches)
     }
@@ -348,18 +391,29 @@ impl Register for AerospikeOwnStore {
 /// A [`Replace`] in the layout `own`.
 struct OwnReplace {
     record_key: RecordKey,
+    mode: Mode,
     token: OwnerToken,
     lasts_ms: i64,
 }
 
 impl ReplaceParts for OwnReplace {
-    fn steps(&self) -> [BinOperation<'static>; 1] {
-        [BinOperation::Put(LASTS_MS, BinValue::Int(self.lasts_ms))]
+    fn steps(&self) -> Vec<BinOperation<'static>> {
+        if self.mode == Mode::Exclusive {
+            return vec![BinOperation::Put(LASTS_MS, BinValue::Int(self.lasts_ms))];
+        }
+        let key = conditions::key(self.mode, &self.token);
+        vec![
+            BinOperation::Compute(HOLDS, conditions::holds_renewed(&key, self.lasts_ms)),
+            BinOperation::Compute(LASTS_MS, conditions::lasts_for_all()),
+        ]
     }
 
     fn write<'a>(&'a self, steps: &'a [BinOperation<'a>]) -> Write<'a> {
-        // A request that arrives late must not shorten a longer renewal.
-        let when = Some(When::HeldNoLonger(lease_of(&self.token), self.lasts_ms));
+        let when = Some(match self.mode {
+            // A request that arrives late must not shorten a longer renewal.
+            Mode::Exclusive => When::HeldNoLonger(lease_of(&self.token), self.lasts_ms),
+            mode => When::Meets(conditions::is_held(&conditions::key(mode, &self.token))),
+        });
         let (exists, ttl_s) = (RecordExistsAction::UpdateOnly, whole_seconds(FENCE_TTL));
         Write { record_key: &self.record_key, exists, when, steps, ttl_s }
     }
@@ -395,4 +449,21 @@ fn check_ttl(ttl: Duration) -> Result<()> {
 
 fn lease_of(token: &OwnerToken) -> OwnLease<'_> {
     OwnLease { token: (TOKEN, token.as_bytes()), lasts_ms: LASTS_MS }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A record that was released is deleted there, and clients of the layout `java` know no modes.
+    #[test]
+    fn the_part_of_the_layout_both_has_no_modes() {
+        let setup = Setup::read("127.0.0.1:1", "test", "tests", Options::default()).unwrap();
+        let client = Arc::new(Client::new(&setup));
+        let has_modes = |beside_java| {
+            let store = AerospikeOwnStore::over(Arc::clone(&client), "tests".into(), None, beside_java);
+            store.modes().is_some()
+        };
+        assert_eq!([false, true].map(has_modes), [true, false]);
+    }
 }

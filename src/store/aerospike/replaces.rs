@@ -7,7 +7,7 @@ use crate::store::remote::{OnReply, Replace, Reply, Standing};
 
 /// What the request of a [`Replace`] consists of.
 pub(super) trait ReplaceParts: Sized {
-    fn steps(&self) -> [BinOperation<'_>; 1];
+    fn steps(&self) -> Vec<BinOperation<'_>>;
 
     fn write<'a>(&'a self, steps: &'a [BinOperation<'a>]) -> Write<'a>;
 }

@@ -481,7 +481,13 @@ impl<R: Register> RemoteStore<R> {
     }
 
     /// Asks for the last of so many numbers of our stored record.
-    fn number_of(&self, name: &LockName, record: &Record, numbers: u64, by: Deadline) -> Result<u64> {
+    pub(super) fn number_of(
+        &self,
+        name: &LockName,
+        record: &Record,
+        numbers: u64,
+        by: Deadline,
+    ) -> Result<u64> {
         self.number_when_answered(name, by, || self.register.number_of(name, record, numbers, by))
     }
 

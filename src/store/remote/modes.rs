@@ -20,7 +20,7 @@
 //! of both modes only: it may have been made, and may still be.
 
 use super::answers::{Found, Settled};
-use super::lock::{ROUNDS, RemoteStore, contended, least_number};
+use super::lock::{CLEAN_UP, ROUNDS, RemoteStore, contended, least_number};
 use super::mode_register::{ChangeMode, Join, ModeRegister, NotChanged};
 use super::record::Record;
 use super::register::{Capabilities, Register};
@@ -55,6 +55,35 @@ impl<R: Register> RemoteStore<R> {
         Grant { owner_record: can.owner_record(stored), fence, epoch, fences: 1, since, may_reappear: false }
     }
 
+    /// Returns the grant of a hold that is stored. Asks for its number if it was stored without one. If that fails, the hold is
+    /// released, or pushed to `open`.
+    fn grant_stored(
+        &self,
+        attempt: Attempt<'_>,
+        (stored, since): (&Record, Moment),
+        open: &mut Vec<(Record, Moment)>,
+    ) -> Result<Acquired> {
+        let can = self.register.capabilities();
+        let number = match stored.number() {
+            Some(number) => Ok(number),
+            None => self.number_of(attempt.name, stored, 1, attempt.by),
+        };
+        let error = match number {
+            Ok(number) => {
+                let grant = self.grant_of(can, &stored.numbered(number), since);
+                return Ok(Acquired::Granted(grant));
+            }
+            Err(error) => error,
+        };
+        if self.release(attempt.name, &can.owner_record(stored), Deadline::after(CLEAN_UP)).is_ok() {
+            let (store, what) = (self.describe(), "the hold has no number, and was released".into());
+            return Err(Error::RetriesExhausted { store, what, source: Some(error.into()) });
+        }
+        open.push((stored.clone(), since));
+        let what = "the hold has no number, and could not be released".into();
+        Err(Error::InDoubt { what, source: Some(error.into()) })
+    }
+
     /// Joins the holds of a lock. Pushes the attempts that may still take effect to `open`.
     fn join(
         &self,
@@ -74,7 +103,7 @@ impl<R: Register> RemoteStore<R> {
             let (name, turn, nested_in) = (attempt.name, terms.turn, nested_in.as_ref());
             let join = Join { name, record: &record, least: least_number(), nested_in, turn };
             let refused = match doubt.ask(|| modes.join(&join, attempt.by).settled()) {
-                Ok(Settled::Yes(stored)) => return Ok(Acquired::Granted(self.grant_of(can, &stored, since))),
+                Ok(Settled::Yes(stored)) => return self.grant_stored(attempt, (&stored, since), open),
                 Ok(Settled::No(holder)) if open.is_empty() => return Ok(Acquired::Held(holder)),
                 Ok(Settled::No(holder)) => Some(holder),
                 Err(error) => {
@@ -90,7 +119,7 @@ impl<R: Register> RemoteStore<R> {
             let ours = open.iter().position(|(record, _)| stored.own(record).is_some());
             if let Some((record, since)) = ours.map(|at| open.swap_remove(at)) {
                 let stored = stored.own(&record).unwrap_or(&record);
-                return Ok(Acquired::Granted(self.grant_of(can, stored, since)));
+                return self.grant_stored(attempt, (stored, since), open);
             }
             if let Some(holder) = refused {
                 return Ok(Acquired::Held(holder));

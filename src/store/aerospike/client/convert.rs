@@ -72,6 +72,9 @@ pub(super) fn operation(step: &BinOperation<'_>) -> Operation {
             packed(|packer| packer.climbed(bin, (*by, *least), *sign)),
             ExpWriteFlags::DEFAULT,
         ),
+        BinOperation::Compute(bin, value) => {
+            write_exp(*bin, packed(|packer| packer.expression(value)), ExpWriteFlags::DEFAULT)
+        }
         BinOperation::MapPut(bin, key, bin_value) => {
             maps::put(&IN_KEY_ORDER, *bin, value(key), value(bin_value))
         }

@@ -3,6 +3,9 @@
 //! An expression is a MessagePack array: an operator and its arguments. A literal string or blob begins with a byte
 //! for its type. The numbers of the operators are those of the servers' `exp.h`, versions 6 to 8.
 
+mod build;
+
+use super::expr::Expr;
 use super::operation::{BinValue, OwnLease, Sign, When};
 
 const EQ: i64 = 1;
@@ -141,6 +144,7 @@ impl Packer<'_> {
                 self.int(*ns);
             }
             When::Both(both) => self.all(&**both),
+            When::Meets(expression) => self.expression(expression),
         }
     }
 
@@ -171,6 +175,11 @@ impl Packer<'_> {
             self.next(bin, by, least);
         }
         self.next(bin, by, least);
+    }
+
+    /// Packs an expression that was put together before.
+    pub(super) fn expression(&mut self, expression: &Expr) {
+        self.0.extend_from_slice(&expression.0);
     }
 
     /// Packs the milliseconds since the record was written.
@@ -286,7 +295,7 @@ impl Packer<'_> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use aerospike::MapReturnType;
     use aerospike::expressions::{self as exp, ExpType, Expression, maps};
 
@@ -299,7 +308,7 @@ mod tests {
     }
 
     /// What the crate packs.
-    fn theirs(expression: Expression) -> Vec<u8> {
+    pub(super) fn theirs(expression: Expression) -> Vec<u8> {
         use base64::Engine as _;
         base64::engine::general_purpose::STANDARD.decode(expression.base64().unwrap()).unwrap()
     }

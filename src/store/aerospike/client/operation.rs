@@ -4,6 +4,7 @@ use std::time::Duration;
 
 pub(crate) use aerospike::RecordExistsAction;
 
+use super::expr::Expr;
 use crate::store::aerospike::keys::RecordKey;
 
 /// A value in a bin.
@@ -96,6 +97,8 @@ pub(crate) enum When<'a> {
     /// The bin does not exist, or holds an integer to which this number can be added without overflow.
     CanAdd(&'a str, i64),
     Both(Box<[When<'a>; 2]>),
+    /// The expression is true.
+    Meets(Expr),
 }
 
 /// A lease in the layout `own`: its token, and the name of the bin with its length in milliseconds.
@@ -126,6 +129,8 @@ pub(crate) enum BinOperation<'a> {
         least: i64,
         sign: Sign,
     },
+    /// Sets the bin to the value of the expression.
+    Compute(&'a str, Expr),
     MapPut(&'a str, BinValue, BinValue),
     MapDrop(&'a str, Vec<BinValue>),
     /// Removes all entries of the map but so many, those with the highest values.

@@ -31,7 +31,9 @@ use std::time::{Duration, UNIX_EPOCH};
 use ripemd::{Digest, Ripemd160};
 
 use super::expression::Packer;
+use super::msgpack;
 use super::operation::{BinOperation, BinValue, FoundRecord, RecordExistsAction, Write};
+use super::rest::{Rest, bad};
 use crate::runtime::time::wall;
 use crate::store::aerospike::keys::RecordKey;
 
@@ -86,6 +88,8 @@ const NOTHING: u8 = 0;
 const INTEGER: u8 = 1;
 const STRING: u8 = 3;
 const BLOB: u8 = 4;
+const MAP: u8 = 19;
+const LIST: u8 = 20;
 
 /// A TTL in a read that does not extend the record's life.
 const DO_NOT_TOUCH: u32 = u32::MAX;
@@ -295,6 +299,9 @@ fn operation(out: &mut Vec<u8>, asked: &BinOperation<'_>) {
         BinOperation::Climb { bin, by, least, sign } => {
             expression(out, OP_WRITE_EXPRESSION, bin, |packer| packer.climbed(bin, (*by, *least), *sign));
         }
+        BinOperation::Compute(bin, value) => {
+            expression(out, OP_WRITE_EXPRESSION, bin, |packer| packer.expression(value));
+        }
         BinOperation::Read(bin) => step(out, OP_READ, NOTHING, bin, |_| {}),
         BinOperation::ReadAge(name) => expression(out, OP_READ_EXPRESSION, name, |packer| packer.age()),
         BinOperation::ReadWritten(name) => {
@@ -474,6 +481,7 @@ fn value(kind: u8, bytes: &[u8]) -> io::Result<BinValue> {
             Ok(text) => BinValue::Text(text.to_owned()),
             Err(_) => BinValue::Other,
         },
+        MAP | LIST => msgpack::value(bytes)?,
         _ => BinValue::Other,
     })
 }
@@ -484,27 +492,6 @@ fn left(expires: u32) -> Option<Duration> {
     const YEAR_2010_S: u64 = 1_262_304_000;
     let now = wall().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     (expires != 0).then(|| Duration::from_secs((YEAR_2010_S + u64::from(expires)).saturating_sub(now).max(1)))
-}
-
-/// Bytes that were not parsed yet.
-struct Rest<'a>(&'a [u8]);
-
-impl<'a> Rest<'a> {
-    fn take(&mut self, count: usize) -> io::Result<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(count).ok_or_else(|| bad("a reply ends too early"))?;
-        self.0 = rest;
-        Ok(taken)
-    }
-
-    /// Takes a field or an operation.
-    fn part(&mut self) -> io::Result<&'a [u8]> {
-        let length = self.take(4)?;
-        self.take(u32::from_be_bytes([length[0], length[1], length[2], length[3]]) as usize)
-    }
-}
-
-fn bad(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
 /// Parses `bytes` as a prefix, and as a reply with and without its prefix.
