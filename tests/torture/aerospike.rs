@@ -17,6 +17,9 @@ pub(crate) const TTL: Duration = Duration::from_secs(1);
 /// How much longer than its TTL the server may keep a record.
 pub(crate) const SLACK: Duration = Duration::from_secs(2);
 
+const LEAST: Least =
+    Least { grants: 20.0, members: 0.0, conversions: 0.0, kills: 0.2, stops: 0.1, lost_replies: 0.5 };
+
 pub(crate) fn workload() -> LockWorkload {
     LockWorkload {
         ttl: TTL,
@@ -50,6 +53,19 @@ fn torture_breaks_no_rule_on_aerospike_in_the_layout_own() {
     let workload = LockWorkload { ttl: Duration::from_millis(400), ..workload() };
     let tolerances = Tolerances { store_slack: Duration::from_millis(100), ..Tolerances::default() };
     directly("aerospike-own", &place, &own, workload, tolerances);
+}
+
+#[test]
+fn torture_breaks_no_rule_on_aerospike_in_all_modes() {
+    if asked_seconds().is_none() && left_to_the_long_run() {
+        return;
+    }
+    let Some(place) = aerospike_or_skip() else { return };
+    let own = |uri: String| format!("{}?layout=own", uri.replace("/tests", "/own-torture"));
+    let workload = LockWorkload { ttl: Duration::from_millis(400), modes: true, ..workload() };
+    let tolerances = Tolerances { store_slack: Duration::from_millis(100), ..Tolerances::default() };
+    let least = Least { members: 20.0, conversions: 0.5, ..LEAST };
+    working("aerospike-own-modes", &place, &own, (workload, least), tolerances);
 }
 
 /// With notices over UDP.
@@ -88,6 +104,16 @@ fn directly(
     workload: LockWorkload,
     tolerances: Tolerances,
 ) {
+    working(name, place, in_layout, (workload, LEAST), tolerances);
+}
+
+fn working(
+    name: &'static str,
+    place: &Place,
+    in_layout: &(dyn Fn(String) -> String + Sync),
+    (workload, least): (LockWorkload, Least),
+    tolerances: Tolerances,
+) {
     torture(&Subject {
         name,
         uri: in_layout(place.uri()),
@@ -104,6 +130,6 @@ fn directly(
         stoppers: 2,
         others: Vec::new(),
         short: 12,
-        least: Least { grants: 20.0, kills: 0.2, stops: 0.1, lost_replies: 0.5, ..Least::default() },
+        least,
     });
 }
