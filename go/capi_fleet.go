@@ -186,13 +186,15 @@ func readHistory(manager managerHandle, name Name, since time.Time, most int) ([
 	for at := range C.dlm_history_count(to.history) {
 		entry := C.dlm_go_entry_at(to.history, at)
 		entries = append(entries, HistoryEntry{
-			Kind:   C.GoString(entry.kind),
-			At:     time.UnixMilli(int64(entry.at_ms)),
-			Fence:  uint64(entry.fence),
-			Took:   max(time.Duration(entry.took_ms)*time.Millisecond, -1),
-			Text:   C.GoString(entry.text),
-			By:     C.GoString(entry.by),
-			Victim: C.GoString(entry.victim),
+			Kind:       C.GoString(entry.kind),
+			At:         time.UnixMilli(int64(entry.at_ms)),
+			Fence:      uint64(entry.fence),
+			Took:       max(time.Duration(entry.took_ms)*time.Millisecond, -1),
+			Text:       C.GoString(entry.text),
+			By:         C.GoString(entry.by),
+			Victim:     C.GoString(entry.victim),
+			Mode:       int(entry.mode),
+			ModeBefore: int(entry.mode_before),
 		})
 	}
 	return entries, nil

@@ -887,7 +887,7 @@ struct dlm_seen;
 
 /// An entry of a history. Its texts live until the dlm_history is freed. Later versions append fields.
 struct dlm_history_entry {
-    /// What happened: "acquired", "released", "lost", "broken" or "not broken". Later versions may add others.
+    /// What happened: "acquired", "released", "lost", "broken", "not broken" or "mode changed". Later versions may add others.
     const char *kind;
     /// The process that wrote the entry: the holder, or the one that broke the lock.
     const char *by;
@@ -897,11 +897,15 @@ struct dlm_history_entry {
     const char *text;
     /// When it happened, in milliseconds since 1970, by the clock of the process that wrote the entry.
     int64_t at_ms;
-    /// How long the caller waited ("acquired"), or for how long the lock was held ("released", "lost"), in milliseconds. -1
-    /// for others.
+    /// How long the caller waited ("acquired"), or for how long the lock was held ("released", "lost"; "mode changed": in the
+    /// mode before), in milliseconds. -1 for others.
     int64_t took_ms;
     /// The fence of the grant, or 0 if there is none.
     uint64_t fence;
+    /// How the lock is or was held: 0 exclusive, 1 shared, 2 update. Later versions may add others.
+    int32_t mode;
+    /// How it was held before, for "mode changed". 0 for others.
+    int32_t mode_before;
 };
 
 /// Reads one page of the locks of the store, of all clients, whose full names begin with `prefix`, such as

@@ -133,18 +133,22 @@ func (m *Manager) Waiting(ctx context.Context, name Name) (*Waiters, error) {
 
 // HistoryEntry is something that happened to a lock.
 type HistoryEntry struct {
-	// Kind is "acquired", "released", "lost", "broken" or "not broken". Later versions may add others.
+	// Kind is "acquired", "released", "lost", "broken", "not broken" or "mode changed". Later versions may add others.
 	Kind string
 	// At is when it happened, by the clock of the process that wrote the entry.
 	At time.Time
 	// Fence is the fence of the grant, or 0.
 	Fence uint64
-	// Took is how long the caller waited ("acquired"), or for how long the lock was held ("released", "lost"); otherwise -1.
+	// Took is how long the caller waited ("acquired"), or for how long the lock was held ("released", "lost"; "mode changed":
+	// in the mode before); otherwise -1.
 	Took time.Duration
 	// Text says why a lock was broken or lost.
 	Text string
 	// By describes the process that wrote the entry, and Victim the holder of a lock that was broken.
 	By, Victim string
+	// Mode is how the lock is or was held: 0 exclusive, 1 shared, 2 update. Later versions may add others. ModeBefore is how
+	// it was held before, for "mode changed".
+	Mode, ModeBefore int
 }
 
 // History returns the newest entries of the lock's history that are not older than since, the newest first, and of them as

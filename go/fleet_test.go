@@ -82,7 +82,7 @@ func TestLocksAreListedAndBrokenAndTheirHoldersAreTold(t *testing.T) {
 	kinds := map[string]int{}
 	for _, entry := range entries {
 		kinds[entry.Kind]++
-		if entry.Text != "it hangs" || entry.By == "" || time.Since(entry.At) > time.Hour {
+		if entry.Mode != 0 || entry.ModeBefore != 0 || entry.Text != "it hangs" || entry.By == "" || time.Since(entry.At) > time.Hour {
 			t.Fatal(entry)
 		}
 	}

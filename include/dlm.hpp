@@ -655,6 +655,8 @@ struct HistoryEntry {
     std::string kind, by, victim, text;
     std::int64_t at_ms, took_ms;
     std::uint64_t fence;
+    // 0 exclusive, 1 shared, 2 update. `mode_before` is for "mode changed".
+    std::int32_t mode, mode_before;
 };
 
 // Those that wait for a lock, as far as its holder knows them. See dlm_lock_waiting().
@@ -763,7 +765,8 @@ class Lock {
         entries.reserve(dlm_history_count(history));
         dlm_history_entry entry{};
         for (std::size_t at = 0; dlm_history_at(history, at, &entry, sizeof entry); at++)
-            entries.push_back({entry.kind, entry.by, entry.victim, entry.text, entry.at_ms, entry.took_ms, entry.fence});
+            entries.push_back({entry.kind, entry.by, entry.victim, entry.text, entry.at_ms, entry.took_ms, entry.fence,
+                               entry.mode, entry.mode_before});
         return entries;
     }
     // The name of the lock, as it is stored.

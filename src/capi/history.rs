@@ -64,6 +64,8 @@ impl LockHistory {
             at_ms: i64::try_from(entry.at_ms).unwrap_or(i64::MAX),
             took_ms: entry.took.map_or(-1, millis),
             fence: entry.fence.map_or(0, |fence| fence.0),
+            mode: i32::from(entry.mode.code()),
+            mode_before: entry.mode_before.map_or(0, |mode| i32::from(mode.code())),
         })
     }
 }
@@ -72,7 +74,7 @@ impl LockHistory {
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct dlm_history_entry {
-    /// What happened: "acquired", "released", "lost", "broken" or "not broken". Later versions may add others.
+    /// What happened: "acquired", "released", "lost", "broken", "not broken" or "mode changed". Later versions may add others.
     pub kind: *const c_char,
     /// The process that wrote the entry: the holder, or the one that broke the lock.
     pub by: *const c_char,
@@ -82,11 +84,15 @@ pub struct dlm_history_entry {
     pub text: *const c_char,
     /// When it happened, in milliseconds since 1970, by the clock of the process that wrote the entry.
     pub at_ms: i64,
-    /// How long the caller waited ("acquired"), or for how long the lock was held ("released", "lost"), in milliseconds. -1
-    /// for others.
+    /// How long the caller waited ("acquired"), or for how long the lock was held ("released", "lost"; "mode changed": in the
+    /// mode before), in milliseconds. -1 for others.
     pub took_ms: i64,
     /// The fence of the grant, or 0 if there is none.
     pub fence: u64,
+    /// How the lock is or was held: 0 exclusive, 1 shared, 2 update. Later versions may add others.
+    pub mode: i32,
+    /// How it was held before, for "mode changed". 0 for others.
+    pub mode_before: i32,
 }
 
 // SAFETY: numbers and pointers.
@@ -145,4 +151,30 @@ pub unsafe extern "C" fn dlm_history_at(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_history_free(history: *mut dlm_history) {
     freeing(|| free(history));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Identity;
+    use crate::{HistoryKind, Mode};
+
+    /// No program in C makes such an entry itself.
+    #[test]
+    fn an_entry_has_the_numbers_of_its_modes() {
+        let by = Identity::this_process("").unwrap();
+        let change = HistoryEntry {
+            mode: Mode::Update,
+            mode_before: Some(Mode::Exclusive),
+            ..HistoryEntry::now(HistoryKind::ModeChanged, &by)
+        };
+        let shared = HistoryEntry { mode: Mode::Shared, ..HistoryEntry::now(HistoryKind::Acquired, &by) };
+        let with_texts = |entry: HistoryEntry| {
+            let texts = EntryTexts::of(&entry);
+            (entry, texts)
+        };
+        let history = LockHistory([change, shared].map(with_texts).into());
+        let modes = [0, 1].map(|at| history.at(at).map(|entry| (entry.mode, entry.mode_before)));
+        assert_eq!(modes, [Some((2, 0)), Some((1, 0))]);
+    }
 }

@@ -335,7 +335,8 @@ pub(crate) enum Verb {
     /// Take a lock from a holder that does not release it
     ///
     /// Shows the holder and asks. Breaks only the grant that was shown. The lock is free then, and its fence
-    /// higher. The old holder may go on working until it renews or releases its lease: only receivers that
+    /// higher. Several readers may hold a lock: then --holder or --all says whose holds are broken, and the
+    /// others keep theirs. The old holder may go on working until it renews or releases its lease: only receivers that
     /// compare fences are safe from it. Its error says who broke the lock and why, and so does `dlm history`.
     #[command(verbatim_doc_comment, after_help = fleet::AFTER_BREAK)]
     Break(Break),

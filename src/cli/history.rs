@@ -3,13 +3,13 @@
 use std::time::{Duration, SystemTime};
 
 use dlm::store::Identity;
-use dlm::{Fence, HistoryEntry, HistoryKind, Holder, Waiters, WaitingProcess};
+use dlm::{Fence, HistoryEntry, HistoryKind, Holder, Mode, Waiters, WaitingProcess};
 use serde_json::{Value, json};
 
 use crate::cli::args::{Global, HistoryArgs, Why};
 use crate::cli::exit::CommandOutcome;
 use crate::cli::ls::held_by;
-use crate::cli::show::{ago, holder_json, seconds};
+use crate::cli::show::{ago, all_holders, holder_json, seconds};
 use crate::cli::{names, open, output};
 
 /// Most entries that are read.
@@ -41,9 +41,13 @@ pub(crate) fn why(global: &Global, args: &Why) -> CommandOutcome {
     let manager = open::manager(global, None, "why")?;
     let lock = open::named_lock(&manager, global, &args.lock)?;
     let found = lock.inspect()?;
+    let holders = all_holders(&lock, found.holder.as_ref())?;
     let waiters = manager.waiting(found.holder.as_slice())?.pop().flatten();
     let entries = lock.history(None, ENTRIES)?;
-    let is_end = |entry: &&HistoryEntry| matches!(entry.kind, HistoryKind::Released | HistoryKind::Lost);
+    // A change of mode ends the hold in the mode before.
+    let is_end = |entry: &&HistoryEntry| {
+        matches!(entry.kind, HistoryKind::Released | HistoryKind::Lost | HistoryKind::ModeChanged)
+    };
     let holds: Vec<_> = entries.iter().filter(is_end).take(HOLDS).collect();
     let waits: Vec<Duration> = entries
         .iter()
@@ -55,6 +59,7 @@ pub(crate) fn why(global: &Global, args: &Why) -> CommandOutcome {
         output::json(json!({
             "lock": lock.name().key(),
             "holder": found.holder.as_ref().map(holder_json),
+            "holders": holders.iter().map(holder_json).collect::<Vec<_>>(),
             "fence": found.fence.map(|Fence(number)| number.to_string()),
             "waiting": waiters.as_ref().map(waiting_json),
             "holds": holds.iter().map(|entry| entry_json(entry)).collect::<Vec<_>>(),
@@ -62,7 +67,8 @@ pub(crate) fn why(global: &Global, args: &Why) -> CommandOutcome {
         }))
     } else {
         let mut lines = vec![format!("lock  {}", names::shown(lock.name().key()))];
-        lines.push(format!("state {}", found.holder.as_ref().map_or_else(|| "free".into(), held)));
+        lines.push(format!("state {}", holders.first().map_or_else(|| "free".into(), held)));
+        lines.extend(holders.iter().skip(1).map(|holder| format!("also  {}", held(holder))));
         if found.holder.is_some() {
             lines.extend(waiting(waiters.as_ref()).into_iter().map(|line| format!("waits {line}")));
         }
@@ -119,6 +125,8 @@ fn held(holder: &Holder) -> String {
 fn entry_json(entry: &HistoryEntry) -> Value {
     json!({
         "kind": entry.kind.name(),
+        "mode": entry.mode.name(),
+        "mode_before": entry.mode_before.map(Mode::name),
         "at_ms": entry.at_ms,
         "fence": entry.fence.map(|Fence(number)| number.to_string()),
         "took_ms": entry.took.map(millis),

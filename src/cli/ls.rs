@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::cli::args::{Global, Ls};
 use crate::cli::exit::{CommandFailure, CommandOutcome};
-use crate::cli::show::{ago, holder_json, seconds};
+use crate::cli::show::{ago, all_holders, holder_json, seconds};
 use crate::cli::{exit, names, open, output};
 
 /// `dlm ls`
@@ -20,7 +20,9 @@ pub(crate) fn ls(global: &Global, args: &Ls) -> CommandOutcome {
     for lock in queries.iter().flat_map(|query| manager.locks(query)) {
         let lock = lock?;
         listed += 1;
-        let line = if global.json { output::json(as_json(&lock)) } else { as_text(&lock) };
+        let holders = holders_of(&manager, &lock)?;
+        let line =
+            if global.json { output::json(as_json(&lock, &holders)) } else { as_text(&lock, &holders) };
         match output::line(&line) {
             // The reader needs no more.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(0),
@@ -90,11 +92,22 @@ fn unquoted(prefix: &str) -> String {
     names::full_name(prefix).map_or_else(|| prefix.to_owned(), |name| name.key().to_owned())
 }
 
-fn as_text(lock: &ListedLock) -> String {
+/// Returns all that hold a listed lock. Reads those of a lock that is not exclusive.
+pub(crate) fn holders_of(manager: &LockManager, lock: &ListedLock) -> Result<Vec<Holder>, dlm::Error> {
+    match &lock.name {
+        Some(name) => all_holders(&manager.lock_named(name), lock.holder.as_ref()),
+        None => Ok(lock.holder.iter().cloned().collect()),
+    }
+}
+
+fn as_text(lock: &ListedLock, holders: &[Holder]) -> String {
     let key = named(lock);
-    match &lock.holder {
-        None => format!("{key}  free"),
-        Some(holder) => format!("{key}  held by {}", held_by(holder)),
+    match holders {
+        [] => format!("{key}  free"),
+        holders => {
+            let holders: Vec<_> = holders.iter().map(held_by).collect();
+            format!("{key}  held by {}", holders.join("; and by "))
+        }
     }
 }
 
@@ -112,13 +125,14 @@ pub(crate) fn held_by(holder: &Holder) -> String {
     format!("{holder}{}", since.unwrap_or_default())
 }
 
-pub(crate) fn as_json(lock: &ListedLock) -> serde_json::Value {
+pub(crate) fn as_json(lock: &ListedLock, holders: &[Holder]) -> serde_json::Value {
     json!({
         "lock": lock.name.as_ref().map(|name| name.key()),
         // A record whose name is not known.
         "record": if lock.name.is_none() { Some(&lock.key) } else { None },
         "held": lock.holder.is_some(),
         "holder": lock.holder.as_ref().map(holder_json),
+        "holders": holders.iter().map(holder_json).collect::<Vec<_>>(),
         "fence": lock.fence.map(|Fence(number)| number.to_string()),
         "layout": lock.layout,
     })

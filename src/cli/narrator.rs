@@ -32,6 +32,13 @@ impl EventSink for Narrator {
                 let how = if *freed { "" } else { "; the store has not confirmed that it is free" };
                 log::info!("lock {lock} released after {}{how}", time(*held));
             }
+            Event::ModeChanged { lock, from, to, fence, waited, .. } => {
+                let fence = with(*fence);
+                log::info!(
+                    "lock {lock} held in mode {to} after mode {from}, waited {}{fence}",
+                    time(*waited)
+                );
+            }
             Event::HandedOn { lock, held, .. } => {
                 log::info!("lease of {lock} handed on after {}; the lock stays held", time(*held));
             }

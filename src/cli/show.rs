@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use dlm::store::Inspection;
-use dlm::{Fence, Holder, LockManager, LockName, Mode};
+use dlm::{Fence, Holder, Lock, LockManager, LockName, Mode};
 use serde_json::json;
 
 use crate::cli::args::{self, Global, LockArg};
@@ -15,11 +15,7 @@ pub(crate) fn show(global: &Global, args: &args::Show) -> CommandOutcome {
     let manager = open::manager(global, None, "show")?;
     let lock = open::named_lock(&manager, global, &args.lock)?;
     let found = lock.inspect()?;
-    // Several only if they are not exclusive.
-    let holders = match &found.holder {
-        Some(holder) if holder.mode != Mode::Exclusive => lock.holders()?,
-        holder => holder.iter().cloned().collect(),
-    };
+    let holders = all_holders(&lock, found.holder.as_ref())?;
     output::show(&if global.json {
         output::json(as_json(lock.name(), &found, &holders))
     } else {
@@ -71,6 +67,17 @@ pub(crate) fn init(global: &Global, args: &args::Init) -> CommandOutcome {
         format!("{store} is ready")
     })?;
     Ok(0)
+}
+
+/// Returns all that hold a lock, of which one is known.
+pub(crate) fn all_holders(lock: &Lock, known: Option<&Holder>) -> Result<Vec<Holder>, dlm::Error> {
+    // Several only if they are not exclusive.
+    let several = match known {
+        Some(holder) if holder.mode != Mode::Exclusive => lock.holders()?,
+        _ => Vec::new(),
+    };
+    // All may have gone in the meantime.
+    Ok(if several.is_empty() { known.cloned().into_iter().collect() } else { several })
 }
 
 fn as_text(name: &LockName, found: &Inspection, holders: &[Holder]) -> String {

@@ -7,12 +7,12 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use dlm::store::ListedLock;
-use dlm::{Fence, Holder, LockManager, Waiters};
+use dlm::{Fence, Holder, LockManager, Mode, Waiters};
 use serde_json::json;
 
 use crate::cli::args::{Global, Top};
 use crate::cli::exit::{CommandFailure, CommandOutcome};
-use crate::cli::ls::{as_json, named, queries};
+use crate::cli::ls::{as_json, holders_of, named, queries};
 use crate::cli::show::{ago, seconds};
 use crate::cli::{open, output};
 
@@ -68,6 +68,8 @@ impl HandOvers {
 struct ShownLock {
     left: Option<Duration>,
     lock: ListedLock,
+    /// All that hold it.
+    holders: Vec<Holder>,
     hand_overs: u64,
     /// `None` if the holder does not answer.
     waiting: Option<Waiters>,
@@ -150,7 +152,7 @@ fn read(
         held += 1;
         unnamed += u64::from(lock.name.is_none());
         let (left, changes) = (holder.remaining, hand_overs.see(&lock, holder));
-        first.push(ShownLock { left, lock, hand_overs: changes, waiting: None });
+        first.push(ShownLock { left, lock, holders: Vec::new(), hand_overs: changes, waiting: None });
         if first.len() > rows {
             first.pop();
         }
@@ -159,6 +161,7 @@ fn read(
     let holders: Vec<_> = rows.iter().filter_map(|row| row.lock.holder.clone()).collect();
     for (row, line) in rows.iter_mut().zip(manager.waiting(&holders)?) {
         row.waiting = line;
+        row.holders = holders_of(manager, &row.lock)?;
     }
     Ok(Screen { held, unnamed, rows, hand_overs: hand_overs.count, room: room(manager)? })
 }
@@ -194,7 +197,8 @@ fn drawn(store: &str, screen: &Screen, columns: usize, args: &Top) -> String {
     for row in rows {
         let holder = row.lock.holder.as_ref().expect("only held locks are shown");
         let left = row.left.map_or_else(|| "?".into(), seconds);
-        let by = holder.identity.as_ref().map_or_else(|| "unknown".into(), ToString::to_string);
+        let by: Vec<_> = row.holders.iter().map(shown_holder).collect();
+        let by = by.join("; ");
         let waiting = row.waiting.as_ref().map_or_else(|| "?".into(), |line| waiting_count(line).to_string());
         let mut line = format!(
             "{:name$}  {}  {left:>9}  {waiting:>5}  {:>5}  {by}",
@@ -217,7 +221,7 @@ fn screen_json(screen: &Screen) -> String {
         .rows
         .iter()
         .map(|row| {
-            let mut lock = as_json(&row.lock);
+            let mut lock = as_json(&row.lock, &row.holders);
             lock["waiting"] = json!(row.waiting.as_ref().map(waiting_count));
             lock
         })
@@ -229,6 +233,12 @@ fn screen_json(screen: &Screen) -> String {
         "room": screen.room,
         "locks": locks,
     }))
+}
+
+/// Describes a holder, with its mode if that is not exclusive.
+fn shown_holder(holder: &Holder) -> String {
+    let by = holder.identity.as_ref().map_or_else(|| "unknown".into(), ToString::to_string);
+    if holder.mode == Mode::Exclusive { by } else { format!("{} {by}", holder.mode) }
 }
 
 /// Returns how many wait: threads of the holder's process, and other processes.

@@ -4,9 +4,10 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::error::Code;
-use crate::names::fence::Fence;
+use crate::names::fence::{Epoch, Fence};
 use crate::names::lease_state::LostReason;
 use crate::names::lock_name::LockName;
+use crate::names::mode::Mode;
 
 /// Code of the program that receives each [`Event`] of a manager. Set by
 /// [`Builder::event_sink`](crate::Builder::event_sink).
@@ -61,6 +62,8 @@ pub enum StartedWork<'a> {
     Acquire {
         /// The lock.
         lock: &'a LockName,
+        /// How the lock is to be held.
+        mode: Mode,
     },
     /// A call to the store. It ends with [`Event::StoreCall`].
     #[non_exhaustive]
@@ -85,6 +88,9 @@ pub trait EventSpan {
 /// [`Lost`](Event::Lost), [`Released`](Event::Released) or [`HandedOn`](Event::HandedOn). Only a renewal by the program can
 /// follow `Lost`: then the lease goes on with [`Renewed`](Event::Renewed). A lock that was granted while the caller
 /// cancelled its wait is released without either event.
+///
+/// A [change of mode](Event::ModeChanged) is neither an end nor a beginning, although the program has another lease
+/// afterwards: the events of the two leases go on as those of one.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Event<'a> {
@@ -94,7 +100,9 @@ pub enum Event<'a> {
     Acquired {
         /// The lock.
         lock: &'a LockName,
-        /// The fence of the grant.
+        /// How the lock is held.
+        mode: Mode,
+        /// The fence of the grant; `None` unless it is exclusive.
         fence: Option<Fence>,
         /// How long the caller waited: zero if it was to try once.
         waited: Duration,
@@ -105,6 +113,8 @@ pub enum Event<'a> {
     Unavailable {
         /// The lock.
         lock: &'a LockName,
+        /// How the lock was to be held.
+        mode: Mode,
         /// The code of the error: [`Code::LockUnavailable`] if the wait was over.
         code: Code,
         /// How long the caller waited: zero if it was to try once.
@@ -115,6 +125,8 @@ pub enum Event<'a> {
     Renewed {
         /// The lock.
         lock: &'a LockName,
+        /// How the lock is held.
+        mode: Mode,
         /// The fence of the lease.
         fence: Option<Fence>,
         /// Remaining time of the lease.
@@ -125,6 +137,8 @@ pub enum Event<'a> {
     RenewalFailed {
         /// The lock.
         lock: &'a LockName,
+        /// How the lock is held.
+        mode: Mode,
         /// The fence of the lease.
         fence: Option<Fence>,
         /// The code of the error.
@@ -138,6 +152,8 @@ pub enum Event<'a> {
     AtRisk {
         /// The lock.
         lock: &'a LockName,
+        /// How the lock is held.
+        mode: Mode,
         /// The fence of the lease.
         fence: Option<Fence>,
         /// Remaining time of the lease.
@@ -153,11 +169,13 @@ pub enum Event<'a> {
     Lost {
         /// The lock.
         lock: &'a LockName,
+        /// How the lock was held at the end.
+        mode: Mode,
         /// The fence of the lease.
         fence: Option<Fence>,
         /// Why it was lost.
         reason: LostReason,
-        /// Time since the lock was granted or adopted.
+        /// Time since the lock was granted or adopted, or since its mode was changed.
         held: Duration,
     },
     /// The program released the lock or dropped the lease, or the manager was closed.
@@ -165,22 +183,46 @@ pub enum Event<'a> {
     Released {
         /// The lock.
         lock: &'a LockName,
+        /// How the lock was held at the end.
+        mode: Mode,
         /// The fence of the lease.
         fence: Option<Fence>,
-        /// Time since the lock was granted or adopted.
+        /// Time since the lock was granted or adopted, or since its mode was changed.
         held: Duration,
         /// Whether the store has confirmed that the lock is free. If not, the lock stays with this process or has a minimum
         /// hold, or a background thread releases it because the release has failed.
         freed: bool,
+    },
+    /// A lease [goes on](crate::Lease::upgrade) in another mode. Nobody got the lock in between. A change that is refused or
+    /// fails is no event. One in doubt ends the lease with `Released`. If the lease ended during the change and the store made
+    /// the change all the same, the new lease begins with `Acquired`.
+    #[non_exhaustive]
+    ModeChanged {
+        /// The lock.
+        lock: &'a LockName,
+        /// How it was held.
+        from: Mode,
+        /// How it is held now.
+        to: Mode,
+        /// The fence, if it is held exclusively now.
+        fence: Option<Fence>,
+        /// The number of the period in which it is held now. `None` if fencing is switched off.
+        epoch: Option<Epoch>,
+        /// How long the caller waited for readers: zero for fewer rights, and if it was to try once.
+        waited: Duration,
+        /// Time for which the lock was held in the mode before.
+        held: Duration,
     },
     /// The lease was turned into a token. The lock stays held.
     #[non_exhaustive]
     HandedOn {
         /// The lock.
         lock: &'a LockName,
+        /// How the lock is held.
+        mode: Mode,
         /// The fence of the lease.
         fence: Option<Fence>,
-        /// Time since the lock was granted or adopted.
+        /// Time since the lock was granted or adopted, or since its mode was changed.
         held: Duration,
     },
     /// A request that changes the lock may have been applied, or may still be. The library releases the lock in the

@@ -119,17 +119,22 @@ impl EventSink for HistoryWriter {
     fn on_event(&self, event: &Event<'_>) {
         let entry = |kind| HistoryEntry::now(kind, &self.identity);
         match event {
-            Event::Acquired { lock, fence, waited, .. } => {
-                let (fence, took) = (*fence, Some(*waited));
-                self.write(lock, HistoryEntry { fence, took, ..entry(HistoryKind::Acquired) });
+            Event::Acquired { lock, mode, fence, waited, .. } => {
+                let (mode, fence, took) = (*mode, *fence, Some(*waited));
+                self.write(lock, HistoryEntry { mode, fence, took, ..entry(HistoryKind::Acquired) });
             }
-            Event::Released { lock, fence, held, .. } => {
-                let (fence, took) = (*fence, Some(*held));
-                self.write(lock, HistoryEntry { fence, took, ..entry(HistoryKind::Released) });
+            Event::Released { lock, mode, fence, held, .. } => {
+                let (mode, fence, took) = (*mode, *fence, Some(*held));
+                self.write(lock, HistoryEntry { mode, fence, took, ..entry(HistoryKind::Released) });
             }
-            Event::Lost { lock, fence, held, reason, .. } => {
-                let (fence, took, text) = (*fence, Some(*held), reason.name().to_owned());
-                self.write(lock, HistoryEntry { fence, took, text, ..entry(HistoryKind::Lost) });
+            Event::Lost { lock, mode, fence, held, reason, .. } => {
+                let (mode, fence, took, text) = (*mode, *fence, Some(*held), reason.name().to_owned());
+                self.write(lock, HistoryEntry { mode, fence, took, text, ..entry(HistoryKind::Lost) });
+            }
+            Event::ModeChanged { lock, from, to, fence, held, .. } => {
+                let (mode, mode_before, fence, took) = (*to, Some(*from), *fence, Some(*held));
+                let entry = entry(HistoryKind::ModeChanged);
+                self.write(lock, HistoryEntry { mode, mode_before, fence, took, ..entry });
             }
             _ => {}
         }

@@ -6,20 +6,23 @@ use tracing::{debug, debug_span, info_span, warn};
 
 use crate::events::event::{Event, EventSink, EventSpan, StartedWork};
 use crate::events::metrics::class_of;
+use crate::names::fence::Fence;
+use crate::names::lock_name::LockName;
+use crate::names::mode::Mode;
 
 /// Passes events on to the subscriber of the [`tracing`](https://docs.rs/tracing) crate. Pass it to
 /// [`Builder::event_sink`](crate::Builder::event_sink). All spans and events have the target `dlm`.
 ///
 /// | what | is | level | fields |
 /// |---|---|---|---|
-/// | a call that acquires a lock and blocks | span `dlm.acquire` | info | `class`, `lock`, `outcome` |
+/// | a call that acquires a lock and blocks | span `dlm.acquire` | info | `class`, `lock`, `mode`, `outcome` |
 /// | a call to the store | span `dlm.store` | debug | `call`, `class`, `lock`, `outcome` |
-/// | a renewal that failed, a lease at risk, a lost lease, a request in doubt | event | warn | `class`, `lock`, and what the [`Event`] says |
+/// | a renewal that failed, a lease at risk, a lost lease, a request in doubt | event | warn | `class`, `lock`, and what the [`Event`] says, as its mode |
 /// | any other event of a lock | event | debug | the same |
 ///
 /// The outcome of an acquisition is `acquired` or the name of a code, and that of a call to the store is one of
 /// [`StoreOutcome::name`](crate::events::StoreOutcome::name). A span of a renewal or release without an outcome needed no request.
-/// The id of a lock is in `lock`, so do not make a label of it.
+/// The mode is one of [`Mode::name`]. The id of a lock is in `lock`, so do not make a label of it.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct TracingSink {}
@@ -49,9 +52,9 @@ impl EventSpan for Entered {
 impl EventSink for TracingSink {
     fn on_start(&self, work: &StartedWork<'_>) -> Option<Box<dyn EventSpan>> {
         let span = match work {
-            StartedWork::Acquire { lock } => {
-                let class = class_of(lock);
-                info_span!(target: "dlm", "dlm.acquire", class, lock = lock.key(), outcome = Empty)
+            StartedWork::Acquire { lock, mode } => {
+                let (class, lock, mode) = (class_of(lock), lock.key(), mode.name());
+                info_span!(target: "dlm", "dlm.acquire", class, lock, mode, outcome = Empty)
             }
             StartedWork::StoreCall { call, lock } => {
                 let call = call.name();
@@ -69,39 +72,45 @@ impl EventSink for TracingSink {
 
     fn on_event(&self, event: &Event<'_>) {
         match event {
-            Event::Acquired { lock, fence, waited } => {
-                let (class, lock, fence) = (class_of(lock), lock.key(), fence.map(|fence| fence.0));
-                debug!(target: "dlm", class, lock, fence, waited_s = waited.as_secs_f64(), "acquired");
+            Event::Acquired { lock, mode, fence, waited } => {
+                let (class, lock, mode, fence) = fields(lock, *mode, *fence);
+                debug!(target: "dlm", class, lock, mode, fence, waited_s = waited.as_secs_f64(), "acquired");
             }
-            Event::Unavailable { lock, code, waited } => {
-                let (class, lock, code) = (class_of(lock), lock.key(), code.name());
-                debug!(target: "dlm", class, lock, code, waited_s = waited.as_secs_f64(), "unavailable");
+            Event::Unavailable { lock, mode, code, waited } => {
+                let ((class, lock, mode, _), code) = (fields(lock, *mode, None), code.name());
+                debug!(target: "dlm", class, lock, mode, code, waited_s = waited.as_secs_f64(), "unavailable");
             }
-            Event::Renewed { lock, fence, left } => {
-                let (class, lock, fence) = (class_of(lock), lock.key(), fence.map(|fence| fence.0));
-                debug!(target: "dlm", class, lock, fence, left_s = left.as_secs_f64(), "renewed");
+            Event::Renewed { lock, mode, fence, left } => {
+                let (class, lock, mode, fence) = fields(lock, *mode, *fence);
+                debug!(target: "dlm", class, lock, mode, fence, left_s = left.as_secs_f64(), "renewed");
             }
-            Event::RenewalFailed { lock, fence, code, left } => {
-                let (class, lock, fence) = (class_of(lock), lock.key(), fence.map(|fence| fence.0));
+            Event::RenewalFailed { lock, mode, fence, code, left } => {
+                let (class, lock, mode, fence) = fields(lock, *mode, *fence);
                 let (code, left_s) = (code.name(), left.as_secs_f64());
-                warn!(target: "dlm", class, lock, fence, code, left_s, "a renewal failed");
+                warn!(target: "dlm", class, lock, mode, fence, code, left_s, "a renewal failed");
             }
-            Event::AtRisk { lock, fence, left } => {
-                let (class, lock, fence) = (class_of(lock), lock.key(), fence.map(|fence| fence.0));
-                warn!(target: "dlm", class, lock, fence, left_s = left.as_secs_f64(), "a lease is at risk");
+            Event::AtRisk { lock, mode, fence, left } => {
+                let (class, lock, mode, fence) = fields(lock, *mode, *fence);
+                warn!(target: "dlm", class, lock, mode, fence, left_s = left.as_secs_f64(), "a lease is at risk");
             }
-            Event::Lost { lock, fence, reason, held } => {
-                let (class, lock, fence) = (class_of(lock), lock.key(), fence.map(|fence| fence.0));
+            Event::Lost { lock, mode, fence, reason, held } => {
+                let (class, lock, mode, fence) = fields(lock, *mode, *fence);
                 let (reason, held_s) = (reason.name(), held.as_secs_f64());
-                warn!(target: "dlm", class, lock, fence, reason, held_s, "a lease is lost");
+                warn!(target: "dlm", class, lock, mode, fence, reason, held_s, "a lease is lost");
             }
-            Event::Released { lock, fence, held, freed } => {
-                let (class, lock, fence) = (class_of(lock), lock.key(), fence.map(|fence| fence.0));
-                debug!(target: "dlm", class, lock, fence, held_s = held.as_secs_f64(), freed, "released");
+            Event::Released { lock, mode, fence, held, freed } => {
+                let (class, lock, mode, fence) = fields(lock, *mode, *fence);
+                debug!(target: "dlm", class, lock, mode, fence, held_s = held.as_secs_f64(), freed, "released");
             }
-            Event::HandedOn { lock, fence, held } => {
-                let (class, lock, fence) = (class_of(lock), lock.key(), fence.map(|fence| fence.0));
-                debug!(target: "dlm", class, lock, fence, held_s = held.as_secs_f64(), "handed on");
+            Event::HandedOn { lock, mode, fence, held } => {
+                let (class, lock, mode, fence) = fields(lock, *mode, *fence);
+                debug!(target: "dlm", class, lock, mode, fence, held_s = held.as_secs_f64(), "handed on");
+            }
+            Event::ModeChanged { lock, from, to, fence, epoch, waited, held } => {
+                let (class, lock, mode, fence) = fields(lock, *to, *fence);
+                let (from, epoch) = (from.name(), epoch.map(|epoch| epoch.0));
+                let (waited_s, held_s) = (waited.as_secs_f64(), held.as_secs_f64());
+                debug!(target: "dlm", class, lock, mode, from, fence, epoch, waited_s, held_s, "mode changed");
             }
             Event::InDoubt { lock, call } => {
                 let (class, lock, call) = (class_of(lock), lock.key(), call.name());
@@ -111,4 +120,9 @@ impl EventSink for TracingSink {
             Event::StoreCall { .. } => {}
         }
     }
+}
+
+/// Returns the class, the name, the mode and the fence, as fields.
+fn fields(lock: &LockName, mode: Mode, fence: Option<Fence>) -> (&str, &str, &'static str, Option<u64>) {
+    (class_of(lock), lock.key(), mode.name(), fence.map(|fence| fence.0))
 }

@@ -39,7 +39,7 @@ use crate::wait::local_queues::{Answer, Ask, Ended, Terms};
 /// Asks the store once, for a caller that does not wait.
 pub(crate) fn once(session: &Arc<Session>, name: &LockName, terms: &AcquireTerms) -> Result<Lease> {
     session.usable()?;
-    let open = start(session, name);
+    let open = start(session, name, terms.mode);
     let answer = match attempt(session, name, terms, Deadline::at(Moment::OVER)) {
         Ok(Answer::Got(lease)) => terms.settle(&lease).map(|()| lease),
         Ok(Answer::Busy(holder)) => {
@@ -48,14 +48,14 @@ pub(crate) fn once(session: &Arc<Session>, name: &LockName, terms: &AcquireTerms
         }
         Err(error) => Err(error),
     };
-    report_acquire(session, name, &answer, || Duration::ZERO, open);
+    report_acquire(session, (name, terms.mode), &answer, || Duration::ZERO, open);
     answer
 }
 
 /// Asks the store until it grants the lock or the wait is over. Blocks this thread.
 pub(crate) fn wait(session: &Arc<Session>, name: &LockName, terms: &AcquireTerms) -> Result<Lease> {
     session.usable()?;
-    let open = start(session, name);
+    let open = start(session, name, terms.mode);
     let got = session
         .queue
         .wait(name, &terms.of_queue(), |how| ask(session, name, how, terms, || session.read_holder(name)));
@@ -73,7 +73,7 @@ pub(crate) fn wait(session: &Arc<Session>, name: &LockName, terms: &AcquireTerms
         }
         Err(Ended::Failed(error)) => Err(error),
     };
-    report_acquire(session, name, &answer, || waited, open);
+    report_acquire(session, (name, terms.mode), &answer, || waited, open);
     answer
 }
 
@@ -348,9 +348,9 @@ impl AcquireTerms {
 }
 
 /// Reports to the event sinks that the thread begins to acquire the lock.
-pub(crate) fn start(session: &Session, name: &LockName) -> OpenSpans {
+pub(crate) fn start(session: &Session, name: &LockName, mode: Mode) -> OpenSpans {
     match session.events.are_open() {
-        true => session.events.start(&StartedWork::Acquire { lock: name }),
+        true => session.events.start(&StartedWork::Acquire { lock: name, mode }),
         false => OpenSpans::default(),
     }
 }
@@ -358,26 +358,26 @@ pub(crate) fn start(session: &Session, name: &LockName) -> OpenSpans {
 /// Reports to the event sinks how an acquisition has ended. Nothing of the library may be locked.
 pub(crate) fn report_acquire(
     session: &Session,
-    name: &LockName,
+    wanted: (&LockName, Mode),
     answer: &Result<Lease>,
     waited: impl FnOnce() -> Duration,
     open: OpenSpans,
 ) {
     match answer {
         Ok(lease) => lease.tell_acquired(waited, open),
-        Err(error) => tell_unavailable(session, name, error.code(), waited, open),
+        Err(error) => tell_unavailable(session, wanted, error.code(), waited, open),
     }
 }
 
 pub(crate) fn tell_unavailable(
     session: &Session,
-    name: &LockName,
+    (lock, mode): (&LockName, Mode),
     code: Code,
     waited: impl FnOnce() -> Duration,
     open: OpenSpans,
 ) {
     if session.events.are_open() && code != Code::Forked {
-        session.events.tell_end(&Event::Unavailable { lock: name, code, waited: waited() }, open);
+        session.events.tell_end(&Event::Unavailable { lock, mode, code, waited: waited() }, open);
     }
 }
 

@@ -38,7 +38,8 @@ const OWN_TTL: Duration = Duration::from_secs(10);
 /// What the record of our own grant says, before the reason.
 const PURPOSE: &str = "breaks the lock: ";
 
-/// The holder of a lock at the moment of [`Lock::inspected`](crate::Lock::inspected).
+/// A holder of a lock at the moment of [`Lock::inspected`](crate::Lock::inspected) or
+/// [`Lock::inspected_holds`](crate::Lock::inspected_holds).
 pub struct Inspected {
     session: Arc<Session>,
     name: LockName,
@@ -50,8 +51,8 @@ pub struct Inspected {
 #[non_exhaustive]
 pub struct Broken {
     /// A fence above that of the old holder. A receiver that has seen it refuses the old holder's writes. `None` if fencing
-    /// is switched off, if another process acquired the lock first, or if the store failed after the break. In the last
-    /// two cases the fence of the next grant is above that of the old holder.
+    /// is switched off, if others hold the lock too or another process acquired it first, or if the store failed after the
+    /// break. In the last cases the fence of the next exclusive grant is above that of the old holder.
     pub fence: Option<Fence>,
     /// Whether the history of the lock says who broke it and why. If not, the old holder finds its lease lost without being
     /// told why.
@@ -72,8 +73,8 @@ impl Inspected {
     /// and cannot be reached. `reason` is recorded in the history of the lock, and the holder reads it: 1 to 255 bytes
     /// without control characters.
     ///
-    /// Breaks just the grant that was seen. Returns `None` and changes nothing if that grant is over, although another
-    /// holder may have the lock by now.
+    /// Breaks just the grant that was seen, also if others hold the lock beside it. Returns `None` and changes nothing if that
+    /// grant is over, although another holder may have the lock by now.
     ///
     /// **The old holder may go on working.** It learns of the break when it renews or releases its lease, which then fails
     /// with [`Code::LeaseLost`](crate::Code::LeaseLost), the reason [`Broken`](crate::LostReason::Broken) and the text of
@@ -128,6 +129,7 @@ fn break_holder(
     let entry = HistoryEntry {
         text: reason.to_owned(),
         victim: holder.identity.clone(),
+        mode: holder.mode,
         fence: seen.fence,
         grant,
         ..HistoryEntry::now(HistoryKind::Broken, &session.identity)
@@ -146,7 +148,8 @@ fn break_holder(
     if has_gone && (is_in_grant || is_recorded) {
         let kind = HistoryKind::NotBroken;
         let back = HistoryEntry::now(kind, &session.identity);
-        record_break(session, name, grant, &HistoryEntry { text: entry.text, takes_back: entry.id, ..back });
+        let back = HistoryEntry { text: entry.text, takes_back: entry.id, mode: entry.mode, ..back };
+        record_break(session, name, grant, &back);
     }
     match released.map_err(|error| error.context(format!("breaking lock {name}")))? {
         Released::NotOurs => Ok(None),

@@ -9,7 +9,6 @@ use std::time::Duration;
 #[cfg(doc)]
 use crate::error::Code;
 use crate::error::{Error, Result};
-use crate::events::sinks::OpenSpans;
 use crate::handles::acquire::unavailable;
 use crate::handles::lease::Lease;
 use crate::lease::held_lock::HeldLock;
@@ -28,7 +27,8 @@ impl Lease {
     ///
     /// Others may read as soon as the call has begun. So let no write that the exclusive lease guards be under way then. The
     /// new lease is kept alive as long as this one was to be. Its channels and descriptors are its own. It does not
-    /// [die with the process](crate::AcquireOptions::dies_with_process). Event sinks learn of a release and an acquisition.
+    /// [die with the process](crate::AcquireOptions::dies_with_process). Event sinks receive one
+    /// [`ModeChanged`](crate::events::Event::ModeChanged).
     ///
     /// ```
     /// # let manager = dlm::LockManager::builder().store_uri("memory:?client=docs").open()?;
@@ -60,7 +60,7 @@ impl Lease {
         }
         self.session.usable()?;
         let change = downgrade(&self.session, &self.lock, to)?;
-        leased(&self.session, change, Duration::ZERO)
+        leased(&self.session, change)
     }
 
     /// Goes on exclusively, from mode [`Update`](Mode::Update): waits up to `wait` for the readers to leave, before all others
@@ -79,15 +79,14 @@ impl Lease {
     /// * All others of [`downgrade`](Lease::downgrade).
     pub fn upgrade(&self, wait: Duration) -> Result<Lease> {
         self.session.usable()?;
-        let began = Moment::now();
         let change = upgrade(&self.session, &self.lock, wait)?;
-        leased(&self.session, change, Moment::now().since(began))
+        leased(&self.session, change)
     }
 }
 
 /// Asks the store once for fewer rights.
 fn downgrade(session: &Session, lock: &Arc<HeldLock>, to: Mode) -> Result<ModeChange> {
-    match ask(session, lock, to, None)? {
+    match ask(session, lock, to, None, || Duration::ZERO)? {
         ConvertAnswer::Changed(change) => Ok(*change),
         ConvertAnswer::Held(holder) => {
             let what = format!("the store refused fewer rights for lock {}: held by {holder}", lock.name());
@@ -96,8 +95,14 @@ fn downgrade(session: &Session, lock: &Arc<HeldLock>, to: Mode) -> Result<ModeCh
     }
 }
 
-fn ask(session: &Session, lock: &Arc<HeldLock>, to: Mode, intent: Option<IntentId>) -> Result<ConvertAnswer> {
-    session.leases.convert(session.modes(to)?, lock, to, intent, &session.identity)
+fn ask(
+    session: &Session,
+    lock: &Arc<HeldLock>,
+    to: Mode,
+    intent: Option<IntentId>,
+    waited: impl FnOnce() -> Duration,
+) -> Result<ConvertAnswer> {
+    session.leases.convert(session.modes(to)?, lock, to, intent, &session.identity, waited)
 }
 
 /// Asks the store until the readers have left or the wait is over. Blocks this thread.
@@ -114,9 +119,10 @@ fn upgrade(session: &Arc<Session>, lock: &Arc<HeldLock>, wait: Duration) -> Resu
         // Only this lease is concerned.
         speaks_for_all: false,
     };
+    let waited = || if wait.is_zero() { Duration::ZERO } else { Moment::now().since(began) };
     let got = session.queue.wait(name, &terms, |_| {
         session.usable()?;
-        match ask(session, lock, Mode::Exclusive, waits.intent())? {
+        match ask(session, lock, Mode::Exclusive, waits.intent(), waited)? {
             ConvertAnswer::Changed(change) => {
                 waits.granted();
                 Ok(Answer::Got(*change))
@@ -130,7 +136,6 @@ fn upgrade(session: &Arc<Session>, lock: &Arc<HeldLock>, wait: Duration) -> Resu
         }
     });
     drop(waits.end());
-    let waited = || if wait.is_zero() { Duration::ZERO } else { Moment::now().since(began) };
     match got {
         Ok(change) => Ok(change),
         Err(Ended::Unavailable(holder)) => {
@@ -142,10 +147,9 @@ fn upgrade(session: &Arc<Session>, lock: &Arc<HeldLock>, wait: Duration) -> Resu
 }
 
 /// Makes the lease that goes on.
-fn leased(session: &Arc<Session>, change: ModeChange, waited: Duration) -> Result<Lease> {
+fn leased(session: &Arc<Session>, change: ModeChange) -> Result<Lease> {
     let ModeChange { lock, kept_until } = change;
     let lease = Lease::of(session, lock)?;
-    lease.tell_acquired(|| waited, OpenSpans::default());
     if let Some(until) = kept_until {
         lease.keep_until(until)?;
     }

@@ -18,7 +18,7 @@ use crate::names::mode::Mode;
 use crate::names::waiters::Waiters;
 use crate::runtime::time::Deadline;
 use crate::session::Session;
-use crate::store::{HistoryOf, Inspection};
+use crate::store::{HistoryOf, Inspection, LockHold};
 
 /// A lock: a name and a level. Making this handle does no I/O, and any number of threads may share it. Each
 /// acquisition is a separate [`Lease`]. Locks are not reentrant: a thread that holds a lock cannot acquire it
@@ -239,13 +239,50 @@ impl Lock {
         }
     }
 
-    /// Reads who holds the lock, for [`Inspected::break_holder`]. Of several, the one whose lease ends last. Blocks for one or
-    /// two reads of the store.
+    /// Reads who holds the lock, for [`Inspected::break_holder`]. Of several, the one whose lease ends last: see
+    /// [`inspected_holds`](Lock::inspected_holds). Blocks for one or two reads of the store.
     ///
     /// # Errors
     /// Those of [`inspect`](Lock::inspect).
     pub fn inspected(&self) -> Result<Inspected> {
         Ok(Inspected::new(&self.session, &self.name, self.inspect()?))
+    }
+
+    /// Reads all that hold the lock, for [`Inspected::break_holder`] of one hold or of several. The one whose lease ends last is
+    /// the first. Empty if the lock is free. Blocks for a few reads of the store.
+    ///
+    /// ```
+    /// # let manager = dlm::LockManager::builder().store_uri("memory:?client=docs").open()?;
+    /// let lock = manager.lock("prices", dlm::Level::Xdc)?;
+    /// let (_one, other) = (lock.shared().acquire()?, lock.shared().acquire()?);
+    /// let holds = lock.inspected_holds()?;
+    /// assert!(holds.len() == 2 && holds[0].break_holder("it hangs")?.is_some());
+    /// assert_eq!(lock.holders()?.len(), 1);
+    /// # drop(other);
+    /// # Ok::<(), dlm::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`inspect`](Lock::inspect).
+    pub fn inspected_holds(&self) -> Result<Vec<Inspected>> {
+        let found = self.inspect()?;
+        let has_several = found.holder.as_ref().is_some_and(|holder| holder.mode != Mode::Exclusive);
+        let inspections = match self.session.store.modes().filter(|_| has_several) {
+            None => Vec::from_iter(found.holder.is_some().then_some(found)),
+            Some(modes) => {
+                let mut holds = modes.holds(&self.name, Deadline::after(self.session.settings.timeout))?;
+                holds.sort_by_key(|hold| Reverse(hold.holder.remaining));
+                let Inspection { fence, layout, .. } = found;
+                let of = |LockHold { holder, grant, .. }| Inspection {
+                    holder: Some(holder),
+                    fence,
+                    layout,
+                    grant: Some(grant),
+                };
+                holds.into_iter().map(of).collect()
+            }
+        };
+        Ok(inspections.into_iter().map(|it| Inspected::new(&self.session, &self.name, it)).collect())
     }
 
     /// Asks the holder of the lock who waits for it. `None` if the lock is free, or if the holder has no

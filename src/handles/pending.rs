@@ -342,8 +342,8 @@ impl PendingShared {
             self.session.askers.remove(self.number);
         }
         if let Some(code) = failed {
-            let waited = || self.terms.waited();
-            acquire::tell_unavailable(&self.session, &self.name, code, waited, OpenSpans::default());
+            let (wanted, waited) = ((&self.name, self.terms.mode), || self.terms.waited());
+            acquire::tell_unavailable(&self.session, wanted, code, waited, OpenSpans::default());
         }
     }
 

@@ -6,7 +6,10 @@ use crate::error::{Code, Error, Result};
 use crate::events::event::Event;
 use crate::events::sinks::{EventSinks, OpenSpans};
 use crate::lease::held_lock::HeldLock;
+use crate::names::fence::Fence;
 use crate::names::lease_state::{LeaseState, LostReason};
+use crate::names::lock_name::LockName;
+use crate::names::mode::Mode;
 use crate::runtime::time::Moment;
 
 /// Reports to the sinks of a manager what happens to one lease.
@@ -24,8 +27,8 @@ impl<'a> LeaseEvents<'a> {
     pub(crate) fn acquired(&self, waited: impl FnOnce() -> Duration, open: OpenSpans) {
         self.lease.reported.begin();
         if self.events.are_open() {
-            let (lock, fence) = (self.lease.name(), self.lease.fence());
-            self.events.tell_end(&Event::Acquired { lock, fence, waited: waited() }, open);
+            let (lock, mode, fence) = self.lease();
+            self.events.tell_end(&Event::Acquired { lock, mode, fence, waited: waited() }, open);
         }
     }
 
@@ -42,15 +45,15 @@ impl<'a> LeaseEvents<'a> {
         // Otherwise it was lost since then, and that is reported.
         let is_valid = || self.lease.life.state().is_valid();
         if self.events.are_open() && is_valid() && self.lease.reported.renew() {
-            let (lock, fence) = (self.lease.name(), self.lease.fence());
-            self.events.report(&Event::Renewed { lock, fence, left: self.left() });
+            let (lock, mode, fence) = self.lease();
+            self.events.report(&Event::Renewed { lock, mode, fence, left: self.left() });
         }
     }
 
     pub(crate) fn renewal_failed(&self, code: Code) {
         if self.events.are_open() && self.lease.reported.has_begun() {
-            let (lock, fence) = (self.lease.name(), self.lease.fence());
-            self.events.report(&Event::RenewalFailed { lock, fence, code, left: self.left() });
+            let (lock, mode, fence) = self.lease();
+            self.events.report(&Event::RenewalFailed { lock, mode, fence, code, left: self.left() });
         }
     }
 
@@ -65,23 +68,36 @@ impl<'a> LeaseEvents<'a> {
 
     pub(crate) fn released(&self, freed: bool) {
         if self.events.are_open() && self.lease.reported.end() {
-            let (lock, fence, held) = (self.lease.name(), self.lease.fence(), self.held());
-            self.events.report(&Event::Released { lock, fence, held, freed });
+            let ((lock, mode, fence), held) = (self.lease(), self.held());
+            self.events.report(&Event::Released { lock, mode, fence, held, freed });
+        }
+    }
+
+    /// The lease goes on as `next`, in another mode. If its end was reported during the change, `next` is a new beginning.
+    pub(crate) fn mode_changed(&self, next: &HeldLock, waited: impl FnOnce() -> Duration) {
+        if !self.lease.reported.end() {
+            return LeaseEvents::new(self.events, next).acquired(waited, OpenSpans::default());
+        }
+        next.reported.begin();
+        if self.events.are_open() {
+            let (lock, from, held) = (self.lease.name(), self.lease.mode(), self.held());
+            let (to, fence, epoch) = (next.mode(), next.fence(), next.epoch());
+            self.events.report(&Event::ModeChanged { lock, from, to, fence, epoch, waited: waited(), held });
         }
     }
 
     pub(crate) fn handed_on(&self) {
         if self.events.are_open() && self.lease.reported.end() {
-            let (lock, fence, held) = (self.lease.name(), self.lease.fence(), self.held());
-            self.events.report(&Event::HandedOn { lock, fence, held });
+            let ((lock, mode, fence), held) = (self.lease(), self.held());
+            self.events.report(&Event::HandedOn { lock, mode, fence, held });
         }
     }
 
     pub(crate) fn lost(&self, reason: LostReason) {
         // The end of an adopted lease may be unknown. That is no loss.
         if self.events.are_open() && reason != LostReason::EndUnknown && self.lease.reported.lose() {
-            let (lock, fence, held) = (self.lease.name(), self.lease.fence(), self.held());
-            self.events.report(&Event::Lost { lock, fence, reason, held });
+            let ((lock, mode, fence), held) = (self.lease(), self.held());
+            self.events.report(&Event::Lost { lock, mode, fence, reason, held });
         }
     }
 
@@ -93,9 +109,13 @@ impl<'a> LeaseEvents<'a> {
         if let Some(reason) = self.lease.life.expired() {
             self.lost(reason);
         } else if self.lease.life.state() == LeaseState::AtRisk && self.lease.reported.risk() {
-            let (lock, fence) = (self.lease.name(), self.lease.fence());
-            self.events.report(&Event::AtRisk { lock, fence, left: self.left() });
+            let (lock, mode, fence) = self.lease();
+            self.events.report(&Event::AtRisk { lock, mode, fence, left: self.left() });
         }
+    }
+
+    fn lease(&self) -> (&'a LockName, Mode, Option<Fence>) {
+        (self.lease.name(), self.lease.mode(), self.lease.fence())
     }
 
     fn left(&self) -> Duration {

@@ -300,7 +300,7 @@ impl Leases {
         }
     }
 
-    /// Changes the mode of a lease.
+    /// Changes the mode of a lease. `waited` returns for how long the caller has waited.
     pub(crate) fn convert(
         &self,
         modes: &dyn ModeStore,
@@ -308,8 +308,9 @@ impl Leases {
         to: Mode,
         intent: Option<IntentId>,
         identity: &Identity,
+        waited: impl FnOnce() -> Duration,
     ) -> Result<ConvertAnswer> {
-        let changed = self.convert_in_store(modes, lock, to, intent, identity);
+        let changed = self.convert_in_store(modes, lock, to, intent, identity, waited);
         self.forget_if_over(lock);
         self.events_of(lock).report_state();
         changed
@@ -322,6 +323,7 @@ impl Leases {
         to: Mode,
         intent: Option<IntentId>,
         identity: &Identity,
+        waited: impl FnOnce() -> Duration,
     ) -> Result<ConvertAnswer> {
         lock.check()?;
         let converting = lock.begin_conversion(to)?;
@@ -356,11 +358,13 @@ impl Leases {
                 if let Some(grant) = notices {
                     self.queue.notices().granted(name, grant);
                 }
-                self.events_of(lock).released(true);
-                self.left(lock);
                 let terms = LeaseTerms { mode: to, ttl, asked, ends, until_death: false, notices };
-                let lock = HeldLock::new(name.clone(), grant, terms).takes_over(&goes_over);
-                Ok(ConvertAnswer::Changed(Box::new(ModeChange { lock, kept_until: goes_over.kept_until })))
+                let next = HeldLock::new(name.clone(), grant, terms).takes_over(&goes_over);
+                // Before others get the lock.
+                self.events_of(lock).mode_changed(&next, waited);
+                self.left(lock);
+                let change = ModeChange { lock: next, kept_until: goes_over.kept_until };
+                Ok(ConvertAnswer::Changed(Box::new(change)))
             }
             ConversionEnd::Held(holder) => Ok(ConvertAnswer::Held(holder)),
             ConversionEnd::Superseded => Err(lock.over()),

@@ -13,8 +13,12 @@
 //! | u16 and bytes | text |
 //! | u16 and bytes | the process that wrote the entry, see [`Identity`] |
 //! | u16 and bytes | the holder that was broken; empty for other kinds |
+//! | u8 | [number of the mode](Mode::code) |
+//! | u8 | number of the mode before; ff for other kinds than a change of mode |
 //!
-//! Integers are big-endian. Later versions may append.
+//! Integers are big-endian. Later versions may append. The modes are missing in an entry about an exclusive hold that is no
+//! change of mode, which so has the bytes that it had before there were modes. Versions without modes ignore them, and pass
+//! over changes of mode as over any kind that they do not know.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -22,6 +26,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::error::{Error, Result};
 use crate::names::fence::Fence;
 use crate::names::holder::{Identity, PART_BYTES_MAX};
+use crate::names::mode::Mode;
 use crate::names::text::quoted;
 use crate::runtime::random;
 use crate::runtime::time;
@@ -29,6 +34,8 @@ use crate::runtime::time;
 const VERSION: u8 = 1;
 /// Stands for a duration that is not known.
 const UNKNOWN_MS: u64 = u64::MAX;
+/// Stands for the mode before, if the mode was not changed.
+const NO_MODE: u8 = 0xff;
 /// Longest encoded identity: two parts and their lengths, numbers, an endpoint.
 const IDENTITY_BYTES_MAX: usize = 4 + 8 + 2 * (1 + PART_BYTES_MAX) + 64;
 
@@ -47,15 +54,18 @@ pub enum HistoryKind {
     Broken = 4,
     /// An operator wanted to break it, but the holder had gone before. It takes back an entry that says `Broken`.
     NotBroken = 5,
+    /// Its holder went on in another mode. `took` is the time for which it was held in the mode before.
+    ModeChanged = 6,
 }
 
 impl HistoryKind {
-    const ALL: [HistoryKind; 5] = [
+    const ALL: [HistoryKind; 6] = [
         HistoryKind::Acquired,
         HistoryKind::Released,
         HistoryKind::Lost,
         HistoryKind::Broken,
         HistoryKind::NotBroken,
+        HistoryKind::ModeChanged,
     ];
 
     /// Returns the name that the command `dlm history` and the other languages use.
@@ -66,6 +76,7 @@ impl HistoryKind {
             HistoryKind::Lost => "lost",
             HistoryKind::Broken => "broken",
             HistoryKind::NotBroken => "not broken",
+            HistoryKind::ModeChanged => "mode changed",
         }
     }
 }
@@ -85,7 +96,11 @@ pub struct HistoryEntry {
     pub kind: HistoryKind,
     /// When, in milliseconds since 1970, by the clock of the process that wrote the entry.
     pub at_ms: u64,
-    /// The fence of the grant. For a broken lock the last fence that the store knew before.
+    /// How the lock is or was held. An entry of an earlier version says `Exclusive`.
+    pub mode: Mode,
+    /// How it was held before its mode was changed; `None` for other kinds.
+    pub mode_before: Option<Mode>,
+    /// The fence of the grant; `None` unless it is exclusive. For a broken lock the last fence that the store knew before.
     pub fence: Option<Fence>,
     /// How long it took: see [`HistoryKind`].
     pub took: Option<Duration>,
@@ -112,6 +127,8 @@ impl HistoryEntry {
         HistoryEntry {
             kind,
             at_ms: time::wall_ms(),
+            mode: Mode::Exclusive,
+            mode_before: None,
             fence: None,
             took: None,
             text: String::new(),
@@ -155,11 +172,14 @@ impl HistoryEntry {
             out.extend_from_slice(&(part.len() as u16).to_be_bytes());
             out.extend_from_slice(part);
         }
+        if self.mode != Mode::Exclusive || self.mode_before.is_some() {
+            out.extend([self.mode.code(), self.mode_before.map_or(NO_MODE, Mode::code)]);
+        }
         out
     }
 
-    /// Reads what [`encode`](HistoryEntry::encode) returned. Returns `None` for anything but an entry of a kind that this
-    /// version knows.
+    /// Reads what [`encode`](HistoryEntry::encode) returned. Returns `None` for anything but an entry of a kind and of modes
+    /// that this version knows.
     pub fn decode(bytes: &[u8]) -> Option<HistoryEntry> {
         let (&kind, rest) = bytes.strip_prefix(&[VERSION])?.split_first()?;
         let kind = HistoryKind::ALL.into_iter().find(|known| *known as u8 == kind)?;
@@ -171,10 +191,18 @@ impl HistoryEntry {
         let (took_ms, rest) = number(rest)?;
         let (text, rest) = part(rest)?;
         let (by, rest) = part(rest)?;
-        let (victim, _) = part(rest)?;
+        let (victim, rest) = part(rest)?;
+        let (mode, mode_before) = match *rest {
+            [] => (Mode::Exclusive, None),
+            [mode, NO_MODE, ..] => (Mode::from_code(mode)?, None),
+            [mode, before, ..] => (Mode::from_code(mode)?, Some(Mode::from_code(before)?)),
+            [_] => return None,
+        };
         Some(HistoryEntry {
             kind,
             at_ms,
+            mode,
+            mode_before,
             fence: (fence != 0).then_some(Fence(fence)),
             took: (took_ms != UNKNOWN_MS).then(|| Duration::from_millis(took_ms)),
             text: String::from_utf8_lossy(text).into_owned(),
@@ -191,14 +219,24 @@ impl HistoryEntry {
 impl fmt::Display for HistoryEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} by {}", self.kind, self.by)?;
+        match self.mode_before {
+            Some(before) => write!(f, " from {before} to {}", self.mode)?,
+            // Of the hold that was broken, and not of the process that broke it.
+            None if self.mode != Mode::Exclusive && self.victim.is_none() => write!(f, " ({})", self.mode)?,
+            None => {}
+        }
         let took = self.took.map(|took| format!("{:.3} s", took.as_secs_f64()));
         match (self.kind, took) {
+            (HistoryKind::ModeChanged, Some(took)) => write!(f, ", held before for {took}")?,
             (HistoryKind::Acquired, Some(took)) => write!(f, ", waited {took}")?,
             (HistoryKind::Released | HistoryKind::Lost, Some(took)) => write!(f, ", held for {took}")?,
             _ => {}
         }
         if let Some(victim) = &self.victim {
             write!(f, ", held by {victim}")?;
+            if self.mode != Mode::Exclusive {
+                write!(f, " ({})", self.mode)?;
+            }
         }
         if let Some(Fence(fence)) = self.fence {
             write!(f, ", fence {fence}")?;
@@ -238,6 +276,8 @@ mod tests {
         HistoryEntry {
             kind: HistoryKind::Broken,
             at_ms: 1_700_000_000_123,
+            mode: Mode::Exclusive,
+            mode_before: None,
             fence: Some(Fence(9)),
             took: Some(Duration::from_millis(250)),
             text: "it hangs".into(),
@@ -249,37 +289,65 @@ mod tests {
         }
     }
 
-    #[test]
-    fn an_entry_is_read_back_and_a_cut_one_is_none() {
-        for entry in [
-            sample(),
-            HistoryEntry { victim: None, took: None, fence: None, text: String::new(), ..sample() },
-        ] {
-            let mut bytes = entry.encode();
-            assert_eq!(HistoryEntry::decode(&bytes), Some(entry));
-            for cut in 0..bytes.len() {
-                assert_eq!(HistoryEntry::decode(&bytes[..cut]), None, "cut at {cut}");
-            }
-            bytes.push(7);
-            assert!(HistoryEntry::decode(&bytes).is_some(), "later versions may append");
-        }
+    fn change() -> HistoryEntry {
+        let (kind, mode, mode_before) = (HistoryKind::ModeChanged, Mode::Exclusive, Some(Mode::Update));
+        HistoryEntry { kind, mode, mode_before, victim: None, text: String::new(), ..sample() }
     }
 
     #[test]
+    fn an_entry_is_read_back_and_a_cut_one_is_none() {
+        let bare = HistoryEntry { victim: None, took: None, fence: None, text: String::new(), ..sample() };
+        for entry in [sample(), bare, change(), HistoryEntry { mode: Mode::Shared, ..sample() }] {
+            let mut bytes = entry.encode();
+            assert_eq!(HistoryEntry::decode(&bytes), Some(entry.clone()));
+            // Without the modes it is an entry of an earlier version.
+            let of_earlier = HistoryEntry { mode: Mode::Exclusive, mode_before: None, ..entry }.encode();
+            for cut in (0..bytes.len()).filter(|cut| *cut != of_earlier.len()) {
+                assert_eq!(HistoryEntry::decode(&bytes[..cut]), None, "cut at {cut}");
+            }
+            if bytes.len() > of_earlier.len() {
+                bytes.push(7);
+                assert!(HistoryEntry::decode(&bytes).is_some(), "later versions may append");
+            }
+        }
+    }
+
+    fn hex(entry: &HistoryEntry) -> String {
+        entry.encode().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// They are also what versions without modes wrote, and what those read.
+    const EXCLUSIVE: &str = "01040000018bcfe5687b000000000000000500000000000000060000000000000007000000000000000900000000000000fa00086974206861\
+                             6e67730014\
+                             0000002a000000000000000701680562726561\
+                             6b00120000002a00000000000000070168037275\
+                             6e";
+
+    #[test]
     fn the_bytes_stay_as_they_are() {
-        let bytes: String = sample().encode().iter().map(|byte| format!("{byte:02x}")).collect();
-        let expected = "01040000018bcfe5687b000000000000000500000000000000060000000000000007000000000000000900000000000000fa00086974206861\
-                        6e67730014\
-                        0000002a000000000000000701680562726561\
-                        6b00120000002a00000000000000070168037275\
-                        6e";
-        assert_eq!(bytes, expected);
+        assert_eq!(hex(&sample()), EXCLUSIVE);
+    }
+
+    #[test]
+    fn an_entry_in_another_mode_begins_as_one_of_versions_without_modes() {
+        assert_eq!(hex(&HistoryEntry { mode: Mode::Shared, ..sample() }), format!("{EXCLUSIVE}01ff"));
+        let change = HistoryEntry { kind: HistoryKind::Broken, ..change() };
+        let without = HistoryEntry { mode_before: None, ..change.clone() };
+        assert_eq!(hex(&change), format!("{}0002", hex(&without)));
+    }
+
+    #[test]
+    fn an_entry_of_a_mode_to_come_is_none() {
+        for at_end in [[3, NO_MODE], [1, 3]] {
+            let bytes = [sample().encode(), at_end.to_vec()].concat();
+            assert_eq!(HistoryEntry::decode(&bytes), None, "{at_end:?}");
+        }
     }
 
     #[test]
     fn an_entry_of_a_kind_or_version_to_come_is_none() {
         let mut bytes = sample().encode();
-        bytes[1] = 6;
+        bytes[1] = 7;
         assert_eq!(HistoryEntry::decode(&bytes), None);
         let mut bytes = sample().encode();
         bytes[0] = 2;
@@ -293,6 +361,13 @@ mod tests {
         let acquired =
             HistoryEntry { kind: HistoryKind::Acquired, victim: None, text: String::new(), ..sample() };
         assert_eq!(acquired.to_string(), r#"acquired by pid 42 on h for "break", waited 0.250 s, fence 9"#);
+        let shared = HistoryEntry { mode: Mode::Shared, fence: None, ..acquired };
+        assert_eq!(shared.to_string(), r#"acquired by pid 42 on h for "break" (SHARED), waited 0.250 s"#);
+        let broken = HistoryEntry { mode: Mode::Shared, fence: None, ..sample() };
+        let expected = r#"broken by pid 42 on h for "break", held by pid 42 on h for "run" (SHARED), because "it hangs""#;
+        assert_eq!(broken.to_string(), expected);
+        let expected = r#"mode changed by pid 42 on h for "break" from UPDATE to EXCLUSIVE, held before for 0.250 s, fence 9"#;
+        assert_eq!(change().to_string(), expected);
     }
 
     #[test]

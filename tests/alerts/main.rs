@@ -10,7 +10,7 @@ use std::time::Duration;
 use std::{env, fs, thread};
 
 use dlm::events::{Event, EventSink, StoreCall};
-use dlm::{AcquireOptions, Error, LatchKind, Level, LockManager, LostReason};
+use dlm::{AcquireOptions, Error, LatchKind, Level, LockManager, LostReason, Mode};
 use dlm_fixtures::dialogue::Dialogue;
 use dlm_fixtures::role::{self, Running};
 use dlm_fixtures::root;
@@ -99,7 +99,7 @@ fn full_page() -> String {
     let builder = LockManager::builder().store_uri("memory:").client("pages").farm("dc1");
     let manager = builder.open().unwrap();
     manager.metrics_text();
-    drop(manager.lock("order-1", Level::Dc).unwrap().acquire().unwrap());
+    drop(manager.lock("order-1", Level::Dc).unwrap().acquire().unwrap().downgrade(Mode::Shared).unwrap());
     manager.latch("a", Level::Dc, LatchKind::CountDown).unwrap().create(1).unwrap();
     manager.metrics_text()
 }
@@ -125,7 +125,7 @@ fn the_table_of_metrics_is_that_of_the_code() {
             continue;
         };
         let kind = lines.next().unwrap().rsplit(' ').next().unwrap();
-        let labels: Vec<_> = ["class", "code", "reason", "call", "outcome", "version"]
+        let labels: Vec<_> = ["class", "mode", "from", "to", "code", "reason", "call", "outcome", "version"]
             .into_iter()
             .filter(|label| labels[name].contains(label))
             .map(|label| format!("`{label}`"))
@@ -149,6 +149,9 @@ fn the_table_of_metrics_is_that_of_the_code() {
         let row = old.lines().find(|line| line.starts_with(&format!("| `{label}` |"))).unwrap();
         row.rsplit('|').nth(1).unwrap().trim().parse::<usize>().unwrap()
     };
+    for label in ["mode", "from", "to"] {
+        assert_eq!(most(label), Mode::ALL.len());
+    }
     assert_eq!(most("code"), dlm::Code::ALL.len());
     assert_eq!(most("reason"), LostReason::ALL.len());
     assert_eq!(most("call"), StoreCall::ALL.len());

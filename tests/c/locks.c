@@ -185,7 +185,7 @@ static void holds_renews_and_releases(const char *uri)
         OK(dlm_lock_history(hung, 0, 10, &history, &error));
         CHECK(dlm_history_count(history) == 3 && dlm_history_at(history, 0, &entry, sizeof entry));
         CHECK(entry.at_ms > 0 && entry.took_ms == -1 && entry.kind[0] && entry.by[0]);
-        CHECK(strcmp(entry.text, "it hangs") == 0 && entry.victim != NULL);
+        CHECK(strcmp(entry.text, "it hangs") == 0 && entry.victim != NULL && entry.mode == 0 && entry.mode_before == 0);
         CHECK(!dlm_history_at(history, 3, &entry, sizeof entry) && entry.kind == NULL && entry.at_ms == 0);
         CHECK(!dlm_history_at(history, 0, &entry, sizeof entry - 1) && !dlm_history_at(history, 0, &entry, 0));
         CHECK(!dlm_history_at(NULL, 0, &entry, sizeof entry) && dlm_history_at(history, 0, NULL, 0));

@@ -178,6 +178,7 @@ static void leases(const char *uri) {
         CHECK(!hung.waiting());
         const std::vector<dlm::HistoryEntry> history = hung.history();
         CHECK(history.size() == 3 && history[0].text == "it hangs" && !history[0].by.empty());
+        CHECK(history[0].mode == 0 && history[0].mode_before == 0);
         CHECK(named.history().empty());
     }
     CHECK(manager.metrics_text().find("# TYPE dlm_leases_held gauge") != std::string::npos);

@@ -3,7 +3,8 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use dlm_testkit::{LONG, skipped, until};
+use dlm_fixtures::role;
+use dlm_testkit::{LONG, LONGEST, skipped, until};
 
 use super::Shell;
 
@@ -101,6 +102,165 @@ fn why_and_top_ask_the_holder_who_waits() {
     assert_eq!(text.matches("waits the process at notices-").count(), 2, "{text}");
     let top = shell.json(&["top", "--once", "--json"]);
     assert_eq!(top["locks"][0]["waiting"], 2, "{top}");
+}
+
+/// The command itself acquires no lock in another mode, so a program of the test does.
+fn program(shell: &Shell) -> dlm::LockManager {
+    let builder = dlm::LockManager::builder().store_uri(&shell.store).client("prices").purpose("reader");
+    builder.ttl(Duration::from_secs(3600)).timeout(LONG).open().unwrap()
+}
+
+fn modes(holders: &serde_json::Value) -> Vec<&str> {
+    holders.as_array().unwrap().iter().map(|holder| holder["mode"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn all_holders_are_shown_with_their_modes() {
+    let shell = Shell::new();
+    let manager = program(&shell);
+    let lock = manager.lock("list", dlm::Level::Xdc).unwrap();
+    // The one whose lease ends last is the first.
+    let long = Duration::from_secs(7200);
+    let _reader = lock.shared().acquire_with_ttl(long).unwrap();
+    let updater = lock.update().acquire().unwrap();
+    let name = lock.name().key();
+    for command in [&["show", "--json", name][..], &["why", "--json", name], &["ls", "--json", name]] {
+        let json = shell.json(command);
+        assert_eq!(modes(&json["holders"]), ["SHARED", "UPDATE"], "{command:?}: {json}");
+        assert_eq!(json["holder"]["mode"], "SHARED", "{command:?}");
+    }
+    let top = shell.json(&["top", "--once", "--json"]);
+    assert_eq!(modes(&top["locks"][0]["holders"]), ["SHARED", "UPDATE"], "{top}");
+    let show = shell.run(&["show", name]).ok().out;
+    assert!(show.contains("\nmode  SHARED\n"), "{show}");
+    let also: Vec<_> = show.lines().filter(|line| line.starts_with("also  pid ")).collect();
+    assert!(also.len() == 1 && also[0].contains("(UPDATE)"), "{show}");
+    let why = shell.run(&["why", name]).ok().out;
+    assert!(why.contains("\nstate held by pid ") && why.contains("(SHARED)"), "{why}");
+    assert!(
+        why.lines().any(|line| line.starts_with("also  held by pid ") && line.contains("(UPDATE)")),
+        "{why}"
+    );
+    let ls = shell.run(&["ls"]).ok().out;
+    assert!(ls.lines().count() == 1 && ls.contains("(SHARED)") && ls.contains("; and by pid "), "{ls}");
+    assert!(ls.contains("(UPDATE)"), "{ls}");
+    let top = shell.run(&["top", "--once"]).ok().out;
+    assert!(top.contains("SHARED pid "), "{top}");
+    // An exclusive holder is one, and is shown as before.
+    updater.release().unwrap();
+    drop(_reader);
+    let _writing = lock.acquire().unwrap();
+    assert_eq!(modes(&shell.json(&["show", "--json", name])["holders"]), ["EXCLUSIVE"]);
+    let shown = ["show", "ls", "why"].map(|verb| shell.run(&[verb, name]).ok().out).concat();
+    assert!(!shown.contains("EXCLUSIVE") && !shown.contains("also"), "{shown}");
+}
+
+#[test]
+fn of_several_holders_one_or_all_are_broken_and_never_all_by_mistake() {
+    let shell = Shell::new();
+    let manager = program(&shell);
+    let lock = manager.lock("list", dlm::Level::Xdc).unwrap();
+    let name = lock.name().key();
+    let holds = || shell.json(&["show", "--json", name])["holders"].as_array().unwrap().len();
+    let readers = [lock.shared(), lock.shared(), lock.update()].map(|lock| lock.acquire().unwrap());
+    let this = shell.json(&["show", "--json", name])["holders"][0].clone();
+    let me = format!("{}@{}", this["pid"], this["host"].as_str().unwrap());
+    assert_eq!((holds(), this["pid"].as_u64()), (3, Some(u64::from(std::process::id()))));
+
+    let refused = shell.run(&["break", name, "--yes", "--reason", "it hangs"]).fails_with(64);
+    assert_eq!(refused.matches(&format!("--holder {me}  pid ")).count(), 3, "{refused}");
+    assert!(
+        refused.contains("has 3 holds") && refused.contains("(UPDATE)") && refused.contains("--all"),
+        "{refused}"
+    );
+    shell.run(&["break", name, "--yes", "--all", "--holder", &me, "--reason", "x"]).fails_with(64);
+    shell.run(&["break", name, "--yes", "--holder", "me", "--reason", "x"]).fails_with(64);
+    let gone = shell.run(&["break", name, "--yes", "--holder", "1@nowhere", "--reason", "x"]).fails_with(75);
+    assert!(gone.contains("pid 1 on nowhere does not hold lock") && gone.contains(&me), "{gone}");
+    let asked = shell.run(&["break", name, "--all", "--reason", "it hangs"]).fails_with(64);
+    assert!(asked.contains("and by pid ") && asked.contains("--yes"), "{asked}");
+    assert_eq!(holds(), 3, "nothing was broken");
+
+    let broken = shell.json(&["break", name, "--json", "--yes", "--all", "--reason", "it hangs"]);
+    assert_eq!(broken["holders"].as_array().unwrap().len(), 3, "{broken}");
+    assert!(broken["fence"].is_string() && broken["recorded"] == true, "{broken}");
+    for reader in &readers {
+        let error = reader.renew().unwrap_err();
+        assert!(error.to_string().contains("because \"it hangs\""), "{error}");
+    }
+    assert!(!shell.is_held(name));
+    let history = shell.run(&["history", name]).ok().out;
+    assert_eq!(history.matches("broken by pid ").count(), 3, "{history}");
+    assert_eq!(history.matches("(SHARED)").count(), 2, "{history}");
+}
+
+/// A process that reads until it is killed.
+#[test]
+#[ignore = "a process of the test below"]
+fn role() {
+    let Some((_, dir)) = role::asked() else { return };
+    let shell = Shell { store: format!("embedded:{}", dir.join("store").display()), ..Shell::new() };
+    let manager = program(&shell);
+    let _reader = manager.lock("list", dlm::Level::Xdc).unwrap().shared().acquire().unwrap();
+    std::thread::sleep(LONGEST);
+}
+
+#[test]
+fn the_holds_of_one_process_are_broken_and_the_others_go_on() {
+    let shell = Shell::new();
+    let manager = program(&shell);
+    let lock = manager.lock("list", dlm::Level::Xdc).unwrap();
+    let name = lock.name().key();
+    let reader = lock.shared().acquire().unwrap();
+    let other = role::process(module_path!(), "reads", shell.dir.path()).spawn().unwrap();
+    let other = Killed(other);
+    until("it reads", || lock.holders().unwrap().len() == 2);
+    let host = shell.json(&["show", "--json", name])["holder"]["host"].as_str().unwrap().to_owned();
+    let holder = format!("{}@{host}", other.0.id());
+    let text = shell.run(&["break", name, "--yes", "--holder", &holder, "--reason", "it hangs"]).ok().out;
+    let lines: Vec<_> = text.lines().collect();
+    assert!(lines[0].starts_with("a hold of lock \"XDC#prices#list\" was broken: that of pid "), "{text}");
+    assert_eq!(lines[1..], ["one other hold goes on"]);
+    reader.renew().unwrap();
+    let left = lock.holders().unwrap();
+    assert_eq!(
+        left.iter().map(|it| it.identity.as_ref().unwrap().pid).collect::<Vec<_>>(),
+        [std::process::id()]
+    );
+    // One holder needs no choice.
+    let text = shell.run(&["break", name, "--yes", "--reason", "it hangs"]).ok().out;
+    assert!(text.starts_with("lock \"XDC#prices#list\" was broken; it was held by pid "), "{text}");
+    assert!(text.contains("(SHARED)") && text.contains("\nfence "), "{text}");
+}
+
+#[test]
+fn a_history_shows_modes_and_one_line_for_each_change() {
+    let mut shell = Shell::new();
+    shell.store += "?history=1h";
+    let manager = program(&shell);
+    let lock = manager.lock("list", dlm::Level::Xdc).unwrap();
+    let writing = lock.update().acquire().unwrap().upgrade(LONG).unwrap();
+    writing.downgrade(dlm::Mode::Shared).unwrap().release().unwrap();
+    manager.close().unwrap();
+    let name = lock.name().key();
+    let history = shell.run(&["history", name]).ok().out;
+    assert_eq!(history.lines().count(), 4, "{history}");
+    for line in [
+        " for \"reader\" (UPDATE), waited ",
+        "  mode changed by pid ",
+        " for \"reader\" from UPDATE to EXCLUSIVE, held before for ",
+        " for \"reader\" from EXCLUSIVE to SHARED, held before for ",
+        " for \"reader\" (SHARED), held for ",
+    ] {
+        assert!(history.contains(line), "{line}: {history}");
+    }
+    let json = lines(&shell.run(&["history", "--json", name]).ok().out);
+    let count = |key: &str, value: &str| json.iter().filter(|entry| entry[key] == value).count();
+    assert_eq!((count("kind", "mode changed"), count("mode_before", "UPDATE")), (2, 1));
+    assert_eq!((count("mode", "UPDATE"), count("mode", "EXCLUSIVE"), count("mode", "SHARED")), (1, 1, 2));
+    // The hold in each mode is one, and so long as it was.
+    let why = shell.json(&["why", "--json", name]);
+    assert_eq!((why["holds"].as_array().unwrap().len(), why["waits_ms"].as_array().unwrap().len()), (3, 1));
 }
 
 /// Kills a process in the end.

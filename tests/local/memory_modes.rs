@@ -11,7 +11,7 @@ use dlm::store::{Acquired, Attempt, Converted, LockStore, MemoryStore, ModeStore
 use dlm::{
     AcquireOptions, Code, Error, Lease, LeaseState, Level, LockManager, LostReason, Mode, Moment, Result,
 };
-use dlm_testkit::{Call, LONG, Scripted, Spy, until};
+use dlm_testkit::{Call, LONG, Scripted, Spy, unless_stalled, until};
 use parking_lot::Mutex;
 
 use super::memory_doubts::{Stage, TTL, broken, code, doubt, manager, soon, stage};
@@ -207,40 +207,108 @@ struct Seen(Mutex<Vec<String>>);
 impl EventSink for Seen {
     fn on_event(&self, event: &Event<'_>) {
         let seen = match event {
-            Event::Acquired { fence, .. } => format!("acquired {}", fence.is_some()),
-            Event::Renewed { .. } => "renewed".into(),
-            Event::Released { freed, .. } => format!("released {freed}"),
-            Event::Lost { reason, .. } => format!("lost {}", reason.name()),
+            Event::Acquired { mode, fence, .. } => {
+                assert_eq!(fence.is_some(), *mode == Mode::Exclusive);
+                format!("acquired {mode}")
+            }
+            Event::Unavailable { mode, .. } => format!("unavailable {mode}"),
+            Event::Renewed { mode, .. } => format!("renewed {mode}"),
+            Event::RenewalFailed { mode, .. } => format!("renewal failed {mode}"),
+            Event::Released { mode, freed: true, .. } => format!("released {mode}"),
+            Event::Released { mode, .. } => format!("released {mode}, not freed"),
+            Event::Lost { mode, reason, .. } => format!("lost {mode}: {}", reason.name()),
+            Event::HandedOn { mode, .. } => format!("handed on {mode}"),
+            Event::ModeChanged { from, to, fence, epoch, .. } => {
+                assert!(epoch.is_some() && fence.is_some() == (*to == Mode::Exclusive));
+                format!("{from} to {to}")
+            }
             _ => return,
         };
         self.0.lock().push(seen);
     }
 }
 
-#[test]
-fn event_sinks_learn_of_each_lease_of_a_change_of_mode() {
+impl Seen {
+    /// Returns the events since the last call.
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock())
+    }
+}
+
+fn seen() -> (Arc<Scripted>, Arc<Seen>, LockManager) {
     let (store, seen) = (Arc::new(Scripted::default()), Arc::new(Seen::default()));
     let builder = LockManager::builder().store(store.clone()).client("modes").ttl(TTL);
     let manager = builder.event_sink(seen.clone()).open().unwrap();
+    (store, seen, manager)
+}
+
+/// Sinks that count acquisitions and releases count the hold once.
+#[test]
+fn a_change_of_mode_is_one_event_and_neither_a_release_nor_an_acquisition() {
+    let (store, seen, manager) = seen();
     let lock = manager.lock("a", Level::Xdc).unwrap();
     let update = lock.update().acquire().unwrap();
     update.renew().unwrap();
+    let reader = lock.shared().acquire().unwrap();
+    assert_eq!(code(update.upgrade(Duration::ZERO)), Code::LockUnavailable);
+    reader.release().unwrap();
+    assert_eq!(
+        seen.take(),
+        ["acquired UPDATE", "renewed UPDATE", "acquired SHARED", "released SHARED"],
+        "a change that is refused is no event"
+    );
     let writing = update.upgrade(Duration::ZERO).unwrap();
     let reading = writing.downgrade(Mode::Shared).unwrap();
+    store.to_renew(|_| Err(broken()));
+    assert_eq!(code(reading.renew()), Code::ConnectionError);
     store.to_renew(|_| Ok(None));
     assert_eq!(code(reading.renew()), Code::LeaseLost);
     drop((update, writing, reading));
-    let expected = [
-        "acquired false",
-        "renewed",
-        "released true",
-        "acquired true",
-        "released true",
-        "acquired false",
-        "lost TAKEN_OVER",
-    ];
-    assert_eq!(*seen.0.lock(), expected);
+    let expected =
+        ["UPDATE to EXCLUSIVE", "EXCLUSIVE to SHARED", "renewal failed SHARED", "lost SHARED: TAKEN_OVER"];
+    assert_eq!(seen.take(), expected);
     assert_eq!(manager.stats().leases_held, 0);
+}
+
+/// The store makes the change when the lease has expired here.
+#[test]
+fn a_lease_that_was_lost_during_its_change_of_mode_has_ended_and_the_next_one_begins() {
+    unless_stalled(Duration::from_millis(500), || {
+        let (store, seen, manager) = seen();
+        let lock = manager.lock("a", Level::Xdc).unwrap();
+        let lease = Arc::new(lock.acquire_with_ttl(Duration::from_secs(1)).unwrap());
+        let expires = Arc::clone(&lease);
+        store.to_convert(move |memory, attempt, conversion, doubtful| {
+            let answer = memory.convert(attempt, conversion, doubtful)?;
+            until("it has expired", || expires.state() == LeaseState::Lost(LostReason::Expired));
+            // It reports that.
+            assert!(!expires.release().unwrap());
+            Ok(answer)
+        });
+        drop(lease.downgrade(Mode::Shared).unwrap());
+        assert_eq!(seen.take()[..3], ["acquired EXCLUSIVE", "lost EXCLUSIVE: EXPIRED", "acquired SHARED"]);
+    });
+}
+
+#[test]
+fn a_lease_has_one_end_if_its_change_of_mode_is_in_doubt_or_its_manager_is_closed() {
+    let (store, seen, manager) = seen();
+    let lock = manager.lock("a", Level::Xdc).unwrap();
+    let lease = lock.acquire().unwrap();
+    store.to_convert(|_, _, _, _| Err(doubt()));
+    assert_eq!(code(lease.downgrade(Mode::Shared)), Code::InDoubt);
+    drop(lease);
+    assert_eq!(seen.take(), ["acquired EXCLUSIVE", "released EXCLUSIVE, not freed"]);
+    until("it is free", || lock.inspect().unwrap().holder.is_none());
+    let lease = lock.acquire().unwrap();
+    let closes = manager.clone();
+    store.to_convert(move |memory, attempt, conversion, doubtful| {
+        let answer = memory.convert(attempt, conversion, doubtful)?;
+        closes.close().unwrap();
+        Ok(answer)
+    });
+    assert_eq!(code(lease.downgrade(Mode::Shared)), Code::Closed);
+    assert_eq!(seen.take(), ["acquired EXCLUSIVE", "EXCLUSIVE to SHARED", "released SHARED"]);
 }
 
 /// The store hangs when the writers do not wait any more.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use dlm::{AcquireOptions, Error, LeaseState, Level, LockManager, LostReason};
+use dlm::{AcquireOptions, Error, LeaseState, Level, LockManager, LostReason, Mode};
 use dlm_testkit::{LONG, Scripted, skipped, unless_stalled, until};
 
 /// No lease with this TTL expires during a test.
@@ -49,7 +49,7 @@ fn a_page_counts_what_has_happened_by_class() {
     let manager = manager(&store);
     let early = manager.lock("early-1", Level::Xdc).unwrap().acquire().unwrap();
     let first = series(&manager.metrics_text());
-    assert!(!first.contains_key(r#"dlm_acquired_total{class="order"}"#), "{first:?}");
+    assert!(!first.contains_key(r#"dlm_acquired_total{class="order",mode="EXCLUSIVE"}"#), "{first:?}");
 
     let order = manager.lock("order-1", Level::Xdc).unwrap();
     let lease = order.acquire().unwrap();
@@ -77,21 +77,21 @@ fn a_page_counts_what_has_happened_by_class() {
     let page = manager.metrics_text();
     let found = series(&page);
     for (name, value) in [
-        (r#"dlm_acquired_total{class="order"}"#, 3),
-        (r#"dlm_unavailable_total{class="order",code="LOCK_UNAVAILABLE"}"#, 1),
-        (r#"dlm_wait_seconds_count{class="order"}"#, 4),
-        (r#"dlm_wait_seconds_bucket{class="order",le="+Inf"}"#, 4),
+        (r#"dlm_acquired_total{class="order",mode="EXCLUSIVE"}"#, 3),
+        (r#"dlm_unavailable_total{class="order",mode="EXCLUSIVE",code="LOCK_UNAVAILABLE"}"#, 1),
+        (r#"dlm_wait_seconds_count{class="order",mode="EXCLUSIVE"}"#, 4),
+        (r#"dlm_wait_seconds_bucket{class="order",mode="EXCLUSIVE",le="+Inf"}"#, 4),
         (r#"dlm_renewed_total{class="order"}"#, 1),
         (r#"dlm_renewal_failures_total{class="order",code="CONNECTION_ERROR"}"#, 1),
         (r#"dlm_renewal_failures_total{class="order",code="IN_DOUBT"}"#, 1),
         (r#"dlm_renewal_failures_total{class="order",code="RETRIES_EXHAUSTED"}"#, 0),
         (r#"dlm_at_risk_total{class="order"}"#, 0),
-        (r#"dlm_lost_total{class="order",reason="TAKEN_OVER"}"#, 1),
-        (r#"dlm_lost_total{class="order",reason="EXPIRED"}"#, 0),
-        (r#"dlm_released_total{class="early"}"#, 1),
-        (r#"dlm_acquired_total{class="early"}"#, 0),
+        (r#"dlm_lost_total{class="order",mode="EXCLUSIVE",reason="TAKEN_OVER"}"#, 1),
+        (r#"dlm_lost_total{class="order",mode="EXCLUSIVE",reason="EXPIRED"}"#, 0),
+        (r#"dlm_released_total{class="early",mode="EXCLUSIVE"}"#, 1),
+        (r#"dlm_acquired_total{class="early",mode="EXCLUSIVE"}"#, 0),
         (r#"dlm_handed_on_total{class="order"}"#, 1),
-        (r#"dlm_hold_seconds_count{class="order"}"#, 2),
+        (r#"dlm_hold_seconds_count{class="order",mode="EXCLUSIVE"}"#, 2),
         (r#"dlm_in_doubt_total{class="order",call="renew"}"#, 1),
         (r#"dlm_in_doubt_total{class="order",call="acquire"}"#, 0),
         (r#"dlm_leases_held{class="order"}"#, 1),
@@ -115,6 +115,55 @@ fn a_page_counts_what_has_happened_by_class() {
     promtool(&page);
 }
 
+/// A class whose locks are exclusive has no series of other modes.
+#[test]
+fn a_page_has_the_modes_in_which_locks_were_used_and_counts_their_changes() {
+    let manager = manager(&Arc::new(Scripted::default()));
+    manager.metrics_text();
+    let lock = manager.lock("order-1", Level::Xdc).unwrap();
+    let reader = lock.shared().acquire().unwrap();
+    lock.try_acquire().unwrap_err();
+    let update = lock.update().acquire().unwrap();
+    update.upgrade(Duration::ZERO).unwrap_err();
+    assert!(reader.release().unwrap());
+    let writing = update.upgrade(Duration::from_secs(1)).unwrap();
+    let page = manager.metrics_text();
+    assert_eq!(series(&page)[r#"dlm_leases_held{class="order"}"#], 1.0, "{page}");
+    let reading = writing.downgrade(Mode::Shared).unwrap();
+    assert!(reading.release().unwrap());
+    drop(manager.lock("report", Level::Xdc).unwrap().acquire().unwrap());
+
+    let page = manager.metrics_text();
+    let found = series(&page);
+    for (name, value) in [
+        (r#"dlm_acquired_total{class="order",mode="SHARED"}"#, 1),
+        (r#"dlm_acquired_total{class="order",mode="UPDATE"}"#, 1),
+        (r#"dlm_acquired_total{class="order",mode="EXCLUSIVE"}"#, 0),
+        (r#"dlm_unavailable_total{class="order",mode="EXCLUSIVE",code="LOCK_UNAVAILABLE"}"#, 1),
+        (r#"dlm_wait_seconds_count{class="order",mode="SHARED"}"#, 1),
+        (r#"dlm_wait_seconds_count{class="order",mode="UPDATE"}"#, 1),
+        // The attempt that was refused, and the upgrade.
+        (r#"dlm_wait_seconds_count{class="order",mode="EXCLUSIVE"}"#, 2),
+        (r#"dlm_mode_changes_total{class="order",from="UPDATE",to="EXCLUSIVE"}"#, 1),
+        (r#"dlm_mode_changes_total{class="order",from="EXCLUSIVE",to="SHARED"}"#, 1),
+        // A change of mode is no release.
+        (r#"dlm_released_total{class="order",mode="SHARED"}"#, 2),
+        (r#"dlm_released_total{class="order",mode="EXCLUSIVE"}"#, 0),
+        (r#"dlm_hold_seconds_count{class="order",mode="SHARED"}"#, 2),
+        (r#"dlm_hold_seconds_count{class="order",mode="UPDATE"}"#, 1),
+        (r#"dlm_hold_seconds_count{class="order",mode="EXCLUSIVE"}"#, 1),
+        (r#"dlm_lost_total{class="order",mode="SHARED",reason="EXPIRED"}"#, 0),
+        (r#"dlm_leases_held{class="order"}"#, 0),
+    ] {
+        assert_eq!(found.get(name), Some(&f64::from(value)), "{name}\n{page}");
+    }
+    assert!(
+        found.keys().filter(|name| name.contains("report")).all(|name| !name.contains("SHARED")),
+        "{page}"
+    );
+    promtool(&page);
+}
+
 /// Each id would be a class of its own.
 #[test]
 fn a_page_has_a_limited_number_of_classes() {
@@ -128,7 +177,7 @@ fn a_page_has_a_limited_number_of_classes() {
         page.split("class=\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
     assert!(classes.len() == 65 && classes.contains("other"), "{classes:?}");
     let found = series(&page);
-    assert_eq!(found[r#"dlm_acquired_total{class="other"}"#], 136.0);
+    assert_eq!(found[r#"dlm_acquired_total{class="other",mode="EXCLUSIVE"}"#], 136.0);
     assert!(found.len() < 65 * 70, "{} series", found.len());
 }
 
@@ -140,7 +189,7 @@ fn any_id_makes_a_page_that_prometheus_reads() {
         drop(manager.lock(id, Level::Xdc).unwrap().acquire().unwrap());
     }
     let page = manager.metrics_text();
-    assert_eq!(series(&page)[r#"dlm_acquired_total{class="a\nb"}"#], 1.0);
+    assert_eq!(series(&page)[r#"dlm_acquired_total{class="a\nb",mode="EXCLUSIVE"}"#], 1.0);
     promtool(&page);
 }
 
@@ -158,9 +207,12 @@ fn a_lease_that_is_older_than_the_first_page_is_counted_from_then_on() {
         }
         let first = series(&manager.metrics_text());
         assert_eq!(first[r#"dlm_leases_held{class="leader"}"#], 1.0);
-        assert_eq!(first[r#"dlm_lost_total{class="leader",reason="EXPIRED"}"#], 0.0, "before it happens");
+        assert_eq!(
+            first[r#"dlm_lost_total{class="leader",mode="EXCLUSIVE",reason="EXPIRED"}"#], 0.0,
+            "before it happens"
+        );
         let count = |name: &str| series(&manager.metrics_text())[name];
-        let is_lost = || count(r#"dlm_lost_total{class="leader",reason="EXPIRED"}"#) == 1.0;
+        let is_lost = || count(r#"dlm_lost_total{class="leader",mode="EXCLUSIVE",reason="EXPIRED"}"#) == 1.0;
         until("it is lost", || is_lost() || lease.state() == LeaseState::Lost(LostReason::ProcessStopped));
         assert!(is_lost(), "nobody renewed it");
         assert_eq!(count(r#"dlm_at_risk_total{class="leader"}"#), 1.0);

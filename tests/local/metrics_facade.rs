@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dlm::events::MetricsSink;
-use dlm::{Error, Level, LockManager};
+use dlm::{Error, Level, LockManager, Mode};
 use dlm_testkit::Scripted;
 use metrics::{Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 
@@ -82,6 +82,8 @@ fn a_recorder_gets_the_names_labels_and_counts_of_the_page() {
         store.to_renew(|_| Ok(None));
         lease.renew().unwrap_err();
         drop(manager.lock("report", Level::Xdc).unwrap().acquire().unwrap());
+        let update = manager.lock("modes", Level::Xdc).unwrap().update().acquire().unwrap();
+        drop(update.upgrade(Duration::ZERO).unwrap().downgrade(Mode::Shared).unwrap());
         manager.lock("token", Level::Xdc).unwrap().acquire().unwrap().into_token().unwrap();
         manager.metrics_text()
     });
@@ -105,7 +107,7 @@ fn a_recorder_gets_the_names_labels_and_counts_of_the_page() {
     let counted: BTreeSet<_> =
         page.lines().filter(is_counted).map(|line| line.rsplit_once(' ').unwrap().0).collect();
     assert_eq!(counted, counters.keys().map(String::as_str).collect());
-    assert!(counters.len() >= 10 && histograms.len() >= 6, "{counters:?}");
+    assert!(counters.len() >= 14 && histograms.len() >= 11, "{counters:?}");
     let described = series.described.lock().unwrap();
     for name in counters.keys().chain(histograms.keys()) {
         let (unit, text) = &described[name.split('{').next().unwrap()];
@@ -127,5 +129,5 @@ fn a_sink_has_a_limited_number_of_classes() {
     });
     let counters = series.counters.lock().unwrap();
     assert_eq!(counters.keys().filter(|name| name.starts_with("dlm_acquired_total")).count(), 65);
-    assert_eq!(counters["dlm_acquired_total{class=\"other\"}"].load(Ordering::SeqCst), 36);
+    assert_eq!(counters["dlm_acquired_total{class=\"other\",mode=\"EXCLUSIVE\"}"].load(Ordering::SeqCst), 36);
 }

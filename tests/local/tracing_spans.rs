@@ -118,7 +118,10 @@ fn an_acquisition_is_a_span_around_its_calls_to_the_store() {
         panic!("{written:#?}");
     };
     let key = "XDC#traces#order-1";
-    assert_eq!(*acquire, format!("INFO dlm.acquire class=\"order\" lock=\"{key}\" outcome=\"acquired\""));
+    assert_eq!(
+        *acquire,
+        format!("INFO dlm.acquire class=\"order\" lock=\"{key}\" mode=\"EXCLUSIVE\" outcome=\"acquired\"")
+    );
     assert_eq!(
         *store,
         format!("  DEBUG dlm.store call=\"acquire\" class=\"order\" lock=\"{key}\" outcome=\"ok\"")
@@ -129,6 +132,21 @@ fn an_acquisition_is_a_span_around_its_calls_to_the_store() {
     assert!(unavailable.contains("code=\"LOCK_UNAVAILABLE\""), "{unavailable}");
     assert!(release.starts_with("DEBUG dlm.store call=\"release\"") && release.ends_with("outcome=\"ok\""));
     assert!(released.contains("message=released") && released.ends_with("freed=true"), "{released}");
+}
+
+#[test]
+fn a_change_of_mode_is_an_event_with_both_modes() {
+    let written = traced(|manager, _| {
+        let update = manager.lock("order-1", Level::Xdc).unwrap().update().acquire().unwrap();
+        let writing = update.upgrade(Duration::ZERO).unwrap();
+        assert!(writing.release().unwrap());
+    });
+    let changes: Vec<_> = written.iter().filter(|line| line.contains("message=mode changed")).collect();
+    let [change] = &changes[..] else { panic!("{written:#?}") };
+    assert!(change.contains("mode=\"EXCLUSIVE\" from=\"UPDATE\" fence="), "{change}");
+    let released = written.iter().find(|line| line.contains("message=released")).unwrap();
+    assert!(released.contains("mode=\"EXCLUSIVE\" fence="), "{released}");
+    assert!(written[0].contains("mode=\"UPDATE\" outcome=\"acquired\""), "{}", written[0]);
 }
 
 #[test]

@@ -16,12 +16,14 @@ Examples:
 pub(super) const AFTER_BREAK: &str = "\
 Exit status:
   0    the lock was broken, or was free
+  64   several hold the lock, and neither --holder nor --all is given; nothing was broken
   74   in doubt: the lock may or may not be broken; see `dlm show`
-  75   the holder that was shown has gone, or the question was not answered with yes; nothing was broken
+  75   the holder that was shown or named has gone, or the question was not answered with yes; nothing was broken
   See `dlm --help` for the others.
 
-Example:
-  dlm break deploy --reason 'the host is gone'";
+Examples:
+  dlm break deploy --reason 'the host is gone'
+  dlm break prices --holder 4242@web-7 --reason 'this reader hangs'";
 
 pub(super) const AFTER_HISTORY: &str = "\
 Exit status: see `dlm --help`.
@@ -65,10 +67,23 @@ pub(crate) struct Ls {
     pub(crate) prefix: Option<String>,
 }
 
+/// A process that holds a lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ProcessArg {
+    pub(crate) pid: u32,
+    pub(crate) host: String,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct Break {
     #[command(flatten)]
     pub(crate) lock: LockArg,
+    /// Of several holders, only the process with this pid on this host: all its holds
+    #[arg(long, value_name = "PID@HOST", value_parser = process, conflicts_with = "all")]
+    pub(crate) holder: Option<ProcessArg>,
+    /// All holders, if there are several
+    #[arg(long)]
+    pub(crate) all: bool,
     /// Why; for the holder and the history, 1 to 255 bytes
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: String,
@@ -106,4 +121,25 @@ pub(crate) struct Top {
 
 fn interval(text: &str) -> Result<Duration, String> {
     within(text, Duration::from_millis(100), Duration::from_secs(3600), "100ms to 1h")
+}
+
+fn process(text: &str) -> Result<ProcessArg, String> {
+    let parts = text.split_once('@').and_then(|(pid, host)| Some((pid.parse().ok()?, host)));
+    match parts {
+        Some((pid, host)) if !host.is_empty() => Ok(ProcessArg { pid, host: host.to_owned() }),
+        _ => Err("a pid and a host, such as 4242@web-7: see `dlm show`".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_a_pid_and_a_host() {
+        assert_eq!(process("42@a@b"), Ok(ProcessArg { pid: 42, host: "a@b".into() }));
+        for text in ["42", "42@", "@h", "h@42", "-1@h", "4294967296@h"] {
+            assert!(process(text).is_err(), "{text}");
+        }
+    }
 }

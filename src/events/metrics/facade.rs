@@ -7,11 +7,12 @@ use metrics::{Unit, counter, describe_counter, describe_histogram, histogram};
 
 use super::class::{Classes, class_of};
 use super::family::{
-    ACQUIRED, AT_RISK, HANDED_ON, HOLD_SECONDS, IN_DOUBT, LOST, MetricFamily, MetricKind, RELEASED,
-    RENEWAL_FAILURES, RENEWED, STORE_CALL_SECONDS, STORE_CALLS, UNAVAILABLE, WAIT_SECONDS,
+    ACQUIRED, AT_RISK, HANDED_ON, HOLD_SECONDS, IN_DOUBT, LOST, MODE_CHANGES, MetricFamily, MetricKind,
+    RELEASED, RENEWAL_FAILURES, RENEWED, STORE_CALL_SECONDS, STORE_CALLS, UNAVAILABLE, WAIT_SECONDS,
 };
 use crate::events::event::{Event, EventSink};
 use crate::names::lock_name::LockName;
+use crate::names::mode::Mode;
 
 /// Passes events on to the recorder of the [`metrics`](https://docs.rs/metrics) crate, under the names and with the labels
 /// of [`LockManager::metrics_text`](crate::LockManager::metrics_text). Pass it to
@@ -23,7 +24,7 @@ pub struct MetricsSink {
     classes: Classes<()>,
 }
 
-const FAMILIES: [MetricFamily; 13] = [
+const FAMILIES: [MetricFamily; 14] = [
     ACQUIRED,
     UNAVAILABLE,
     WAIT_SECONDS,
@@ -31,6 +32,7 @@ const FAMILIES: [MetricFamily; 13] = [
     RENEWAL_FAILURES,
     AT_RISK,
     LOST,
+    MODE_CHANGES,
     RELEASED,
     HANDED_ON,
     HOLD_SECONDS,
@@ -65,8 +67,26 @@ impl MetricsSink {
         counter!(family.name, "class" => self.class(lock), label => value).increment(1);
     }
 
-    fn time(&self, family: MetricFamily, lock: &LockName, time: Duration) {
-        histogram!(family.name, "class" => self.class(lock)).record(time.as_secs_f64());
+    fn count_in(&self, family: MetricFamily, lock: &LockName, mode: Mode) {
+        self.count_with(family, lock, "mode", mode.name());
+    }
+
+    /// Counts with one more label.
+    fn count_in_with(
+        &self,
+        family: MetricFamily,
+        lock: &LockName,
+        mode: Mode,
+        label: &'static str,
+        value: &'static str,
+    ) {
+        let class = self.class(lock);
+        counter!(family.name, "class" => class, "mode" => mode.name(), label => value).increment(1);
+    }
+
+    fn time(&self, family: MetricFamily, lock: &LockName, mode: Mode, time: Duration) {
+        let class = self.class(lock);
+        histogram!(family.name, "class" => class, "mode" => mode.name()).record(time.as_secs_f64());
     }
 }
 
@@ -79,30 +99,39 @@ impl Default for MetricsSink {
 impl EventSink for MetricsSink {
     fn on_event(&self, event: &Event<'_>) {
         match event {
-            Event::Acquired { lock, waited, .. } => {
-                self.count(ACQUIRED, lock);
-                self.time(WAIT_SECONDS, lock, *waited);
+            Event::Acquired { lock, mode, waited, .. } => {
+                self.count_in(ACQUIRED, lock, *mode);
+                self.time(WAIT_SECONDS, lock, *mode, *waited);
             }
-            Event::Unavailable { lock, code, waited } => {
-                self.count_with(UNAVAILABLE, lock, "code", code.name());
-                self.time(WAIT_SECONDS, lock, *waited);
+            Event::Unavailable { lock, mode, code, waited } => {
+                self.count_in_with(UNAVAILABLE, lock, *mode, "code", code.name());
+                self.time(WAIT_SECONDS, lock, *mode, *waited);
             }
             Event::Renewed { lock, .. } => self.count(RENEWED, lock),
             Event::RenewalFailed { lock, code, .. } => {
                 self.count_with(RENEWAL_FAILURES, lock, "code", code.name());
             }
             Event::AtRisk { lock, .. } => self.count(AT_RISK, lock),
-            Event::Lost { lock, reason, held, .. } => {
-                self.count_with(LOST, lock, "reason", reason.name());
-                self.time(HOLD_SECONDS, lock, *held);
+            Event::Lost { lock, mode, reason, held, .. } => {
+                self.count_in_with(LOST, lock, *mode, "reason", reason.name());
+                self.time(HOLD_SECONDS, lock, *mode, *held);
             }
-            Event::Released { lock, held, .. } => {
-                self.count(RELEASED, lock);
-                self.time(HOLD_SECONDS, lock, *held);
+            Event::Released { lock, mode, held, .. } => {
+                self.count_in(RELEASED, lock, *mode);
+                self.time(HOLD_SECONDS, lock, *mode, *held);
             }
-            Event::HandedOn { lock, held, .. } => {
+            Event::HandedOn { lock, mode, held, .. } => {
                 self.count(HANDED_ON, lock);
-                self.time(HOLD_SECONDS, lock, *held);
+                self.time(HOLD_SECONDS, lock, *mode, *held);
+            }
+            Event::ModeChanged { lock, from, to, waited, held, .. } => {
+                let (class, name) = (self.class(lock), MODE_CHANGES.name);
+                counter!(name, "class" => class, "from" => from.name(), "to" => to.name()).increment(1);
+                self.time(HOLD_SECONDS, lock, *from, *held);
+                // Fewer rights are not waited for.
+                if *to == Mode::Exclusive {
+                    self.time(WAIT_SECONDS, lock, *to, *waited);
+                }
             }
             Event::InDoubt { lock, call } => self.count_with(IN_DOUBT, lock, "call", call.name()),
             Event::StoreCall { call, outcome, took, .. } => {

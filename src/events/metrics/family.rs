@@ -49,7 +49,7 @@ pub(crate) const ACQUIRED: MetricFamily = counter("dlm_acquired_total", "Locks g
 pub(crate) const UNAVAILABLE: MetricFamily =
     counter("dlm_unavailable_total", "Acquisitions that ended without the lock, by the code of the error.");
 pub(crate) const WAIT_SECONDS: MetricFamily =
-    histogram("dlm_wait_seconds", "How long acquisitions waited, granted or not.", WAITS);
+    histogram("dlm_wait_seconds", "How long acquisitions, granted or not, and upgrades waited.", WAITS);
 pub(crate) const RENEWED: MetricFamily = counter("dlm_renewed_total", "Renewals of leases.");
 pub(crate) const RENEWAL_FAILURES: MetricFamily =
     counter("dlm_renewal_failures_total", "Renewals that failed and left the lease as it was.");
@@ -57,11 +57,13 @@ pub(crate) const AT_RISK: MetricFamily =
     counter("dlm_at_risk_total", "Times that less than a third of a lease that is kept alive was left.");
 pub(crate) const LOST: MetricFamily =
     counter("dlm_lost_total", "Leases that ended although they were not released, by the reason.");
+pub(crate) const MODE_CHANGES: MetricFamily =
+    counter("dlm_mode_changes_total", "Leases that went on in another mode.");
 pub(crate) const RELEASED: MetricFamily = counter("dlm_released_total", "Leases that were released.");
 pub(crate) const HANDED_ON: MetricFamily =
     counter("dlm_handed_on_total", "Leases that were turned into tokens and stay held.");
 pub(crate) const HOLD_SECONDS: MetricFamily =
-    histogram("dlm_hold_seconds", "How long leases were held until they ended here.", HOLDS);
+    histogram("dlm_hold_seconds", "How long leases were held in one mode until they ended here.", HOLDS);
 pub(crate) const IN_DOUBT: MetricFamily =
     counter("dlm_in_doubt_total", "Requests about locks that may or may not have been applied.");
 pub(crate) const LEASES_HELD: MetricFamily =

@@ -21,8 +21,8 @@ pub use self::facade::MetricsSink;
 pub(crate) use self::family::MetricFamily;
 use self::family::{
     ACQUIRED, AT_RISK, BUILD_INFO, HANDED_ON, HOLD_SECONDS, IN_DOUBT, LEASES_HELD, LONGEST_HOLD_SECONDS,
-    LONGEST_WAIT_SECONDS, LOST, RELEASED, RENEWAL_FAILURES, RENEWED, STORE_CALL_SECONDS, STORE_CALLS,
-    THREADS_WAITING, UNAVAILABLE, WAIT_SECONDS,
+    LONGEST_WAIT_SECONDS, LOST, MODE_CHANGES, RELEASED, RENEWAL_FAILURES, RENEWED, STORE_CALL_SECONDS,
+    STORE_CALLS, THREADS_WAITING, UNAVAILABLE, WAIT_SECONDS,
 };
 use self::histogram::{Histogram, counters};
 use self::page::Page;
@@ -30,20 +30,30 @@ use crate::error::Code;
 use crate::events::event::{Event, EventSink, StoreCall, StoreOutcome};
 use crate::names::lease_state::LostReason;
 use crate::names::lock_name::LockName;
+use crate::names::mode::Mode;
 use crate::runtime::sync::AtomicU64;
 
 /// What has happened to the locks of one class.
 #[derive(Debug)]
 struct ClassCounts {
-    acquired: AtomicU64,
-    unavailable: PerCode,
+    /// One for each of [`Mode::ALL`].
+    modes: [ModeCounts; Mode::ALL.len()],
+    /// The changes from each mode to each mode.
+    mode_changes: [[AtomicU64; Mode::ALL.len()]; Mode::ALL.len()],
     renewed: AtomicU64,
     renewal_failures: PerCode,
     at_risk: AtomicU64,
-    lost: Vec<AtomicU64>,
-    released: AtomicU64,
     handed_on: AtomicU64,
     in_doubt: Vec<AtomicU64>,
+}
+
+/// What has happened to the locks of one class in one mode.
+#[derive(Debug)]
+struct ModeCounts {
+    acquired: AtomicU64,
+    unavailable: PerCode,
+    lost: Vec<AtomicU64>,
+    released: AtomicU64,
     waits: Histogram,
     holds: Histogram,
 }
@@ -92,19 +102,48 @@ fn add_at(counts: &[AtomicU64], at: Option<usize>) {
 impl ClassCounts {
     fn new() -> ClassCounts {
         ClassCounts {
-            acquired: AtomicU64::new(0),
-            unavailable: PerCode::new(),
+            modes: Mode::ALL.map(|_| ModeCounts::new()),
+            mode_changes: Mode::ALL.map(|_| Mode::ALL.map(|_| AtomicU64::new(0))),
             renewed: AtomicU64::new(0),
             renewal_failures: PerCode::new(),
             at_risk: AtomicU64::new(0),
-            lost: counters(LostReason::ALL.len()),
-            released: AtomicU64::new(0),
             handed_on: AtomicU64::new(0),
             in_doubt: counters(StoreCall::ALL.len()),
+        }
+    }
+
+    fn mode(&self, mode: Mode) -> &ModeCounts {
+        &self.modes[index(mode)]
+    }
+
+    /// Returns the counts to show: those of exclusive locks, and of the modes in which locks of the class were used.
+    fn shown(&self) -> impl Iterator<Item = (Mode, &ModeCounts)> {
+        let counts = Mode::ALL.into_iter().zip(&self.modes);
+        counts.filter(|(mode, counts)| *mode == Mode::Exclusive || counts.are_used())
+    }
+}
+
+impl ModeCounts {
+    fn new() -> ModeCounts {
+        ModeCounts {
+            acquired: AtomicU64::new(0),
+            unavailable: PerCode::new(),
+            lost: counters(LostReason::ALL.len()),
+            released: AtomicU64::new(0),
             waits: Histogram::new(WAIT_SECONDS.bounds),
             holds: Histogram::new(HOLD_SECONDS.bounds),
         }
     }
+
+    /// Each event of a mode is a wait or the end of a hold.
+    fn are_used(&self) -> bool {
+        !self.waits.is_empty() || !self.holds.is_empty()
+    }
+}
+
+/// Returns the position of the mode in [`Mode::ALL`].
+fn index(mode: Mode) -> usize {
+    Mode::ALL.iter().position(|it| *it == mode).unwrap_or_default()
 }
 
 impl CallCounts {
@@ -161,23 +200,36 @@ impl Metrics {
         let classes = self.classes.all();
         for (class, counts) in &classes {
             let with = |label, value| [("class", class.as_str()), (label, value)];
-            let class = [("class", class.as_str())];
-            page.count(&ACQUIRED, &class, counts.acquired.load(Relaxed));
-            for (code, count) in counts.unavailable.shown(&[Code::LockUnavailable]) {
-                page.count(&UNAVAILABLE, &with("code", code.name()), count);
+            for (mode, of_mode) in counts.shown() {
+                let labels = with("mode", mode.name());
+                let and = |label, value| [labels[0], labels[1], (label, value)];
+                page.count(&ACQUIRED, &labels, of_mode.acquired.load(Relaxed));
+                for (code, count) in of_mode.unavailable.shown(&[Code::LockUnavailable]) {
+                    page.count(&UNAVAILABLE, &and("code", code.name()), count);
+                }
+                page.histogram(&WAIT_SECONDS, &labels, &of_mode.waits);
+                for (reason, count) in LostReason::ALL.iter().zip(&of_mode.lost) {
+                    page.count(&LOST, &and("reason", reason.name()), count.load(Relaxed));
+                }
+                page.count(&RELEASED, &labels, of_mode.released.load(Relaxed));
+                page.histogram(&HOLD_SECONDS, &labels, &of_mode.holds);
             }
-            page.histogram(&WAIT_SECONDS, &class, &counts.waits);
+            for (from, counts) in Mode::ALL.iter().zip(&counts.mode_changes) {
+                for (to, count) in Mode::ALL.iter().zip(counts) {
+                    let count = count.load(Relaxed);
+                    if count > 0 {
+                        let labels = [("class", class.as_str()), ("from", from.name()), ("to", to.name())];
+                        page.count(&MODE_CHANGES, &labels, count);
+                    }
+                }
+            }
+            let class = [("class", class.as_str())];
             page.count(&RENEWED, &class, counts.renewed.load(Relaxed));
             for (code, count) in counts.renewal_failures.shown(&STORE_FAILURES) {
                 page.count(&RENEWAL_FAILURES, &with("code", code.name()), count);
             }
             page.count(&AT_RISK, &class, counts.at_risk.load(Relaxed));
-            for (reason, count) in LostReason::ALL.iter().zip(&counts.lost) {
-                page.count(&LOST, &with("reason", reason.name()), count.load(Relaxed));
-            }
-            page.count(&RELEASED, &class, counts.released.load(Relaxed));
             page.count(&HANDED_ON, &class, counts.handed_on.load(Relaxed));
-            page.histogram(&HOLD_SECONDS, &class, &counts.holds);
             for (call, count) in StoreCall::ALL.iter().zip(&counts.in_doubt) {
                 let count = count.load(Relaxed);
                 let always = [StoreCall::Acquire, StoreCall::Renew, StoreCall::RenewMany, StoreCall::Release];
@@ -223,30 +275,42 @@ impl Metrics {
 impl EventSink for Metrics {
     fn on_event(&self, event: &Event<'_>) {
         match event {
-            Event::Acquired { lock, waited, .. } => self.of(lock, |class| {
-                add(&class.acquired);
-                class.waits.add(*waited);
+            Event::Acquired { lock, mode, waited, .. } => self.of(lock, |class| {
+                let counts = class.mode(*mode);
+                add(&counts.acquired);
+                counts.waits.add(*waited);
             }),
-            Event::Unavailable { lock, code, waited } => self.of(lock, |class| {
-                class.unavailable.add(*code);
-                class.waits.add(*waited);
+            Event::Unavailable { lock, mode, code, waited } => self.of(lock, |class| {
+                let counts = class.mode(*mode);
+                counts.unavailable.add(*code);
+                counts.waits.add(*waited);
             }),
             Event::Renewed { lock, .. } => self.of(lock, |class| add(&class.renewed)),
             Event::RenewalFailed { lock, code, .. } => {
                 self.of(lock, |class| class.renewal_failures.add(*code));
             }
             Event::AtRisk { lock, .. } => self.of(lock, |class| add(&class.at_risk)),
-            Event::Lost { lock, reason, held, .. } => self.of(lock, |class| {
-                add_at(&class.lost, LostReason::ALL.iter().position(|it| it == reason));
-                class.holds.add(*held);
+            Event::Lost { lock, mode, reason, held, .. } => self.of(lock, |class| {
+                let counts = class.mode(*mode);
+                add_at(&counts.lost, LostReason::ALL.iter().position(|it| it == reason));
+                counts.holds.add(*held);
             }),
-            Event::Released { lock, held, .. } => self.of(lock, |class| {
-                add(&class.released);
-                class.holds.add(*held);
+            Event::Released { lock, mode, held, .. } => self.of(lock, |class| {
+                let counts = class.mode(*mode);
+                add(&counts.released);
+                counts.holds.add(*held);
             }),
-            Event::HandedOn { lock, held, .. } => self.of(lock, |class| {
+            Event::HandedOn { lock, mode, held, .. } => self.of(lock, |class| {
                 add(&class.handed_on);
-                class.holds.add(*held);
+                class.mode(*mode).holds.add(*held);
+            }),
+            Event::ModeChanged { lock, from, to, waited, held, .. } => self.of(lock, |class| {
+                add(&class.mode_changes[index(*from)][index(*to)]);
+                class.mode(*from).holds.add(*held);
+                // Fewer rights are not waited for.
+                if *to == Mode::Exclusive {
+                    class.mode(*to).waits.add(*waited);
+                }
             }),
             Event::InDoubt { lock, call } => self.of(lock, |class| {
                 add_at(&class.in_doubt, StoreCall::ALL.iter().position(|it| it == call));

@@ -423,6 +423,8 @@ macro_rules! modes_contract {
             locks_of_several_modes_are_acquired_together,
             pendings_in_all_modes_wait_in_one_queue,
             closing_releases_readers_and_ends_an_upgrade_that_waits,
+            of_several_readers_one_is_broken_and_told_why,
+            a_history_has_the_modes_of_holds_and_one_entry_for_each_change,
             a_minimum_hold_of_a_reader_keeps_writers_out_until_it_is_over,
             options_that_no_reader_can_have_are_refused,
         }

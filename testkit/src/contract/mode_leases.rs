@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use dlm::{
-    AcquireOptions, Code, Epoch, Error, Lease, LeaseState, LeaseToken, Level, Lock, LockManager, Mode, Moment,
+    AcquireOptions, Code, Epoch, Error, HistoryKind, Lease, LeaseState, LeaseToken, Level, Lock, LockManager,
+    Mode, Moment,
 };
 
 use super::{HELD, LONGEST, Site, code, eventually, in_time, patiently, spawn};
@@ -548,4 +549,68 @@ pub fn options_that_no_reader_can_have_are_refused(site: &Site) {
     // The options of a call come before the mode of the handle.
     let lease = lock.shared().acquire_with(&AcquireOptions::new().mode(Mode::Exclusive)).unwrap();
     assert_eq!(lease.mode(), Mode::Exclusive);
+}
+
+pub fn of_several_readers_one_is_broken_and_told_why(site: &Site) {
+    let [ours, theirs, breaker] = [lock(site), lock(site), lock(site)];
+    assert!(breaker.inspected_holds().unwrap().is_empty());
+    // The lease that ends last is the first.
+    let long = theirs.shared().acquire_with_ttl(2 * HELD).unwrap();
+    let short = ours.update().acquire().unwrap();
+    let seen = breaker.inspected_holds().unwrap();
+    let modes: Vec<_> = seen.iter().map(|it| it.inspection().holder.as_ref().map(|it| it.mode)).collect();
+    assert_eq!(modes, [Some(Mode::Shared), Some(Mode::Update)]);
+    let broken = seen[1].break_holder("it hangs").unwrap().unwrap();
+    assert_eq!((broken.fence, broken.is_recorded), (None, site.history), "another one holds the lock");
+    assert!(seen[1].break_holder("again").unwrap().is_none());
+    let error = short.renew().unwrap_err();
+    assert_eq!(error.code(), Code::LeaseLost);
+    assert!(!site.history || error.to_string().contains("because \"it hangs\""), "{error}");
+    long.renew().unwrap();
+    // The last one: the lock is free, and its number higher.
+    let broken = breaker.inspected_holds().unwrap().remove(0).break_holder("it hangs too").unwrap().unwrap();
+    assert!(long.epoch().unwrap().is_before(broken.fence.unwrap()));
+    assert_eq!(code(long.renew()), Code::LeaseLost);
+    if site.history {
+        let entries = breaker.history(None, 100).unwrap();
+        let broken = entries.iter().filter(|entry| entry.kind == HistoryKind::Broken);
+        let modes: Vec<_> = broken.map(|entry| (entry.text.as_str(), entry.mode)).collect();
+        assert!(modes.contains(&("it hangs", Mode::Update)), "{modes:?}");
+        assert!(modes.contains(&("it hangs too", Mode::Shared)), "{modes:?}");
+    }
+    // An exclusive holder is one.
+    let _writing = ours.acquire().unwrap();
+    assert_eq!(breaker.inspected_holds().unwrap().len(), 1);
+}
+
+pub fn a_history_has_the_modes_of_holds_and_one_entry_for_each_change(site: &Site) {
+    if !site.history {
+        return;
+    }
+    let manager = site.builder().store(site.store()).history(HELD).open().unwrap();
+    let lock = lock_of(&manager, "a");
+    let writing = lock.update().acquire().unwrap().upgrade(LONGEST).unwrap();
+    let fence = writing.fence();
+    assert!(writing.downgrade(Mode::Shared).unwrap().release().unwrap());
+    // Closing writes what is left.
+    manager.close().unwrap();
+    let mut entries = self::lock(site).history(None, 100).unwrap();
+    // Entries of one millisecond are in no order.
+    entries.sort_by_key(|entry| {
+        (
+            entry.at_ms,
+            entry.kind != HistoryKind::Acquired,
+            entry.mode_before != Some(Mode::Update),
+            entry.kind == HistoryKind::Released,
+        )
+    });
+    let found: Vec<_> = entries.iter().map(|it| (it.kind, it.mode_before, it.mode, it.fence)).collect();
+    let expected = [
+        (HistoryKind::Acquired, None, Mode::Update, None),
+        (HistoryKind::ModeChanged, Some(Mode::Update), Mode::Exclusive, fence),
+        (HistoryKind::ModeChanged, Some(Mode::Exclusive), Mode::Shared, None),
+        (HistoryKind::Released, None, Mode::Shared, None),
+    ];
+    assert_eq!(found, expected);
+    assert!(entries.iter().all(|entry| entry.took.is_some()), "{entries:?}");
 }
