@@ -29,7 +29,8 @@ pub const TURN_MAX: Duration = Duration::from_secs(3);
 /// * **Numbers**: each grant has a number: a [`Fence`] if it is exclusive, an [`Epoch`] if it is not. A grant begins a new
 ///   number, higher than all before, if it is exclusive, if it makes less of an exclusive hold, or if nobody holds the lock.
 ///   Any other grant keeps the number of those that hold the lock. So all holds of one time have one number, and a higher
-///   number proves that the holds before are over.
+///   number proves that the holds before are over. A store may keep the number of holds whose processes died for as long as
+///   the longest of them could have lasted.
 /// * **Unknown holds**: a record that the store does not understand, such as one of a later version, is a hold that is
 ///   compatible with nothing.
 /// * **Versions without modes** use the same store. They find the lock held while anybody holds it in any mode.

@@ -166,7 +166,9 @@ fn working(
     others: Vec<Other<'_>>,
     (workload, least): (LockWorkload, Least),
 ) {
-    let tolerances = Tolerances { linger: workload.linger, ..Tolerances::default() };
+    // The base of readers lasts as long as the last one of them could have.
+    let epoch = if workload.modes { TTL + TTL / 4 } else { Duration::ZERO };
+    let tolerances = Tolerances { linger: workload.linger, epoch, ..Tolerances::default() };
     torture(&Subject {
         name,
         uri: uri(hbase.master),

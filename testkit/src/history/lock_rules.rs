@@ -101,7 +101,8 @@ pub fn first_members(lock: &LockHistory<'_>, tolerances: &Tolerances) -> Vec<Vio
         for (grant, _) in epoch.iter().filter(|(grant, _)| grant.converts.is_none()) {
             let (called, granted, lease) = (grant.acquire.called, grant.granted, &grant.acquire.id);
             let last = holds.last_end(granted, Some(lease)).max(uncertain.last_end(granted, None));
-            if earliest.granted < called && last.is_none_or(|last| last < called) {
+            let is_over = last.is_none_or(|last| last.after(tolerances.epoch) < called);
+            if earliest.granted < called && is_over {
                 let what = format!(
                     "{} was granted the lock{}, although nobody with that epoch can have lived any more",
                     lease.client,

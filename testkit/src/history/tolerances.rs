@@ -33,6 +33,9 @@ pub struct Tolerances {
     /// How long the store may keep a lock free for a writer after the call of that writer has ended: a call that waits
     /// for an exclusive lease says so in the store, and its process may be killed. Default: 3 s.
     pub intent: Duration,
+    /// How long after its last hold an epoch may still be joined, in a store that learns of an end only by the time that the
+    /// longest hold lasts. Default: zero.
+    pub epoch: Duration,
     /// Longest time until a waiter returns after its latch has opened or expired, or its deadline has passed: the poll
     /// interval, the time-out of a call, and the delays of a busy machine. Stalls that the log shows are added: see
     /// [`Operation::Beat`](super::Operation::Beat). Default: 5 s.
@@ -53,6 +56,7 @@ impl Default for Tolerances {
             stall: Duration::from_secs(1),
             shared_answer: Duration::from_secs(1),
             intent: Duration::from_secs(3),
+            epoch: Duration::ZERO,
             wake: Duration::from_secs(5),
             search_steps: 1_000_000,
         }
