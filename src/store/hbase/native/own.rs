@@ -218,14 +218,14 @@ fn row_condition(row: &Bytes, condition: &RowCondition) -> Condition {
 /// Builds the list of what a cell may be.
 fn allowed_cells(allowed: &Allowed) -> Vec<CellFilter> {
     let place = Bytes::from_static(&[own::PLACE]);
-    let longest = Bytes::from(own::free_place(Duration::MAX));
+    let free = Bytes::from_static(&[own::FREE_PLACE]);
     let mut cells = vec![
         // The condition tests them on its own.
         CellFilter::column(&NUMBER),
         CellFilter::column(&RECORD),
         CellFilter::column(&Bytes::from_static(own::TURN)),
         CellFilter::empty(),
-        CellFilter::beginning(&place, CellValue::UpTo(longest)),
+        CellFilter::beginning(&place, CellValue::Begins(free)),
     ];
     let mode = |mode: &Mode| Record::begins(*mode).map(|begins| Bytes::copy_from_slice(&begins));
     let holds = allowed.modes.iter().filter_map(mode);

@@ -35,7 +35,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use self::own_row::OwnRow;
-pub(super) use self::own_row::{INTENT, PLACE, TURN, free_place};
+pub(super) use self::own_row::{FREE_PLACE, INTENT, PLACE, TURN};
 pub(super) use self::requests::{end_intent, renew};
 use super::cell_store::{
     Cell, Claimed, Content, Durability, Expects, OwnCells, OwnStore, OwnWrite, RENEW_PARTS, ScannedRow,

@@ -17,7 +17,7 @@ use crate::runtime::time::{Deadline, Moment};
 use crate::store::hbase::cell_store::{Durability, RENEW_PARTS};
 use crate::store::hbase::layout::FREE;
 use crate::store::hbase::locks::LAZY_RELEASE_TTL;
-use crate::store::hbase::row_change::{RowChange, RowChanged, RowStep};
+use crate::store::hbase::row_change::{NumberTest, RowChange, RowChanged, RowStep};
 use crate::store::hbase::row_keys::lock_row;
 use crate::store::remote::{ChangeMode, Join, ModeRegister, NotChanged, Record, Reply, Settled, StoredHolds};
 use crate::store::{INTENT_MAX, Intent, IntentId};
@@ -79,7 +79,12 @@ impl HbaseOwnStore {
         for _ in 0..TRIES {
             let sent = steps.iter().map(|step| step.step.clone()).collect();
             let read = match self.make(row, sent, 1, by)? {
-                Settled::Yes(at) => return Ok(Settled::Yes(self.made(row, &steps[at]))),
+                Settled::Yes(at) => {
+                    if steps[at].step.condition.number == NumberTest::Absent {
+                        self.counters.fence_seeded();
+                    }
+                    return Ok(Settled::Yes(self.made(row, &steps[at])));
+                }
                 Settled::No(read) => read,
             };
             // The server ran an earlier copy of this request.
@@ -227,7 +232,11 @@ fn changes(read: &OwnRow, change: &ChangeMode<'_>) -> Result<Option<HoldStep>, H
     let base = || Some((read.number?, read.base.as_ref()?.ttl()));
     let in_the_way = |mode| read.stored.hold_against(mode, Some(change.held));
     match (change.held.mode(), change.record.mode()) {
-        (Mode::Exclusive, _) => {
+        (Mode::Exclusive, to) => {
+            // One of an unknown kind: the condition would be refused each time.
+            if let Some(holder) = in_the_way(to) {
+                return Err(holder);
+            }
             let place = read.free_place(change.record.ttl(), draw);
             // All places have records of earlier numbers.
             let place = place.ok_or_else(Holder::unknown)?;
