@@ -91,11 +91,12 @@ impl OwnStore for Native {
             let results = self.multi(region, actions, part(by, change.parts))?;
             let (steps, seen) =
                 results.split_at_checked(change.steps.len()).ok_or_else(protocol_violation)?;
-            if let Some(at) = made(steps)? {
-                return Ok(RowChanged::Made(at));
-            }
+            let made = made(steps)?;
             let seen = seen.first().and_then(|seen| cells(seen).ok().map(decoded));
-            Ok(RowChanged::Refused(seen))
+            Ok(match made {
+                Some(at) => RowChanged::Made(at, seen),
+                None => RowChanged::Refused(seen),
+            })
         })
     }
 

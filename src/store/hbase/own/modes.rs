@@ -46,7 +46,7 @@ impl HbaseOwnStore {
     ) -> Result<Settled<usize, OwnRow>> {
         let change = RowChange { row, steps, reads: true, durability: Durability::Sync, parts };
         let read = match self.cells.change(&change, by)? {
-            RowChanged::Made(step) => return Ok(Settled::Yes(step)),
+            RowChanged::Made(step, _) => return Ok(Settled::Yes(step)),
             RowChanged::Refused(Some(cells)) => {
                 let read = OwnRow::of(cells);
                 self.saw(row, &read);
@@ -196,15 +196,28 @@ impl HbaseOwnStore {
         let steps = requests::release(stored, number);
         let change = RowChange { row, steps, reads: true, durability, parts: 1 };
         Reply::of(self.cells.change(&change, by), |changed| match changed {
-            RowChanged::Made(step) => {
+            RowChanged::Made(step, cells) => {
                 self.hints.left(row, place);
                 if step == 0 {
                     self.hints.saw(row, Some(number), None);
+                } else if let Some(cells) = cells {
+                    self.free_deserted(row, &OwnRow::of(cells), durability, by);
                 }
                 Reply::Yes(())
             }
             RowChanged::Refused(cells) => Reply::No(cells.map(|cells| OwnRow::of(cells).standing_of(stored))),
         })
+    }
+
+    /// Frees a lock that has a base and no holds: the last ones left at the same time, or beside records of earlier numbers.
+    /// Versions without modes would take it for held until the base ends. Nothing else depends on it, so it is tried once.
+    fn free_deserted(&self, row: &[u8], read: &OwnRow, durability: Durability, by: Deadline) {
+        let Some(step) = requests::free(read) else { return };
+        let number = step.number;
+        let change = RowChange { row, steps: vec![step], reads: false, durability, parts: 1 };
+        if matches!(self.cells.change(&change, by), Ok(RowChanged::Made(..))) {
+            self.hints.saw(row, Some(number), None);
+        }
     }
 
     /// Forgets when a wait began that is over.

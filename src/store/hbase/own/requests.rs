@@ -10,6 +10,7 @@
 //!                                                            -> place: free, L: record of n, F: n
 //! release    F == e, place == record, no other holds         -> place: free, L: empty, F: e
 //!            F == e, place == record                         -> place: free, F: e
+//! free       F == e, L == base of e, no holds                -> L: empty, F: e
 //! exclusive  F == e, L == base of e, no holds                -> L: record of n, F: n
 //! ```
 //!
@@ -20,7 +21,8 @@
 //! An exclusive creation with L empty is that of `mod.rs`: where no base is, there are no holds.
 //!
 //! `tests/models/src/modes` is the model of these changes. It compares cells with what was seen where this file has a looser
-//! test that is enough: a free place by how long it covers, and L at a release not at all, because an empty L covers all.
+//! test that is enough: a free place by how long it covers, and L at a release not at all, because an empty L covers all. It does
+//! not have `free`, which is an exclusive creation and its release in one step.
 
 use std::time::Duration;
 
@@ -296,7 +298,13 @@ pub(super) fn upgrade(
     HoldStep { step: RowStep { condition, number, cells }, record, base_ttl: None }
 }
 
-/// Returns what an exclusive creation requires of a row with a base and without holds.
+/// Returns the change that frees a lock with a base and without holds.
+pub(super) fn free(row: &OwnRow) -> Option<RowStep> {
+    let (condition, number) = (deserted(row)?, row.number?);
+    Some(RowStep { condition, number, cells: vec![put(lock(), FREE, FENCE_TTL)] })
+}
+
+/// Returns what a change of a row with a base and without holds requires, so that there are none.
 pub(super) fn deserted(row: &OwnRow) -> Option<RowCondition> {
     let (base, number) = (row.base.as_ref()?, row.number?);
     let allows = Allowed { modes: Vec::new(), intents: true, exactly: row.leftovers.clone() };
@@ -796,11 +804,14 @@ mod tests {
     }
 
     #[test]
-    fn a_base_whose_holds_are_gone_is_passed_by_an_exclusive_creation() {
+    fn a_base_whose_holds_are_gone_is_passed_by_an_exclusive_creation_and_freed() {
         let mut row = held_by(&[]);
         let over = hold(Mode::Update, 9, LAST - 1, LONG);
         row.extend([cell_of(&over)]);
         let condition = deserted(&self::read(&row)).unwrap();
+        let freed = free(&self::read(&row)).unwrap();
+        assert_eq!((&freed.condition, freed.number), (&condition, LAST));
+        assert_eq!(puts(&freed), [(LOCK.to_vec(), vec![], FENCE_TTL)]);
         let refused = [
             number("a later number", NEXT),
             other("a base that lasts longer", &base(LAST, 2 * LONG)),
@@ -811,7 +822,7 @@ mod tests {
         let step = RowStep { condition, number: NEXT, cells: Vec::new() };
         check(&step, &row, &all(&[&passes, &harmless()]), &all(&[&refused, &unknown()]));
         for held in [held_by(&[&shared(3)]), self::row(LAST, []), Row::new()] {
-            assert_eq!(deserted(&self::read(&held)), None);
+            assert_eq!((deserted(&self::read(&held)), free(&self::read(&held))), (None, None));
         }
     }
 
