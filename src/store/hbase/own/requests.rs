@@ -298,6 +298,13 @@ pub(super) fn upgrade(
     HoldStep { step: RowStep { condition, number, cells }, record, base_ttl: None }
 }
 
+/// Returns a change of a row that no lock has, under a condition of all kinds that the changes above have.
+pub(super) fn probe(number: u64, ttl: Duration) -> RowStep {
+    let cells = vec![(lock(), CellTest::Empty), (place(0), takes_place(ttl))];
+    let condition = RowCondition { number: NumberTest::Is(number), cells, allows: Some(Allowed::default()) };
+    RowStep { condition, number, cells: vec![put(lock(), FREE, ttl)] }
+}
+
 /// Returns the change that frees a lock with a base and without holds.
 pub(super) fn free(row: &OwnRow) -> Option<RowStep> {
     let (condition, number) = (deserted(row)?, row.number?);
@@ -824,6 +831,20 @@ mod tests {
         for held in [held_by(&[&shared(3)]), self::row(LAST, []), Row::new()] {
             assert_eq!((deserted(&self::read(&held)), free(&self::read(&held))), (None, None));
         }
+    }
+
+    #[test]
+    fn a_probe_is_refused_beside_any_cell_of_a_hold() {
+        let step = probe(LAST, SHORT);
+        let refused = [
+            number("a later number", NEXT),
+            other("a base", &base(LAST, LONG)),
+            with("a place that covers more", &place(0), &free_place(LONG)),
+            other("a reader", &shared(4)),
+            other("an updater", &hold(Mode::Update, 4, LAST, LONG)),
+            with("a process that waits", INTENT, b"\x01"),
+        ];
+        check(&step, &row(LAST, []), &harmless(), &all(&[&refused, &unknown()]));
     }
 
     /// The guess of `modes.rs` sends both in one request.
