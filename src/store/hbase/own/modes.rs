@@ -73,7 +73,7 @@ impl HbaseOwnStore {
         if steps.is_empty() {
             match requests::join(&self.read_row(row, by)?, join, draw) {
                 Ok(step) => steps.push(step),
-                Err(holder) => return Ok(Settled::No(holder)),
+                Err(holder) => return Ok(Settled::No(*holder)),
             }
         }
         for _ in 0..TRIES {
@@ -93,7 +93,7 @@ impl HbaseOwnStore {
             }
             steps = match requests::join(&read, join, draw) {
                 Ok(step) => vec![step],
-                Err(holder) => return Ok(Settled::No(holder)),
+                Err(holder) => return Ok(Settled::No(*holder)),
             };
         }
         Err(self.contended(join.name))
@@ -152,7 +152,7 @@ impl HbaseOwnStore {
             }
             step = match changes(&read, change) {
                 Ok(step) => step,
-                Err(holder) => return Ok(Settled::No(NotChanged::Held(holder))),
+                Err(holder) => return Ok(Settled::No(NotChanged::Held(*holder))),
             };
         }
         Err(self.contended(change.name))
@@ -241,22 +241,22 @@ impl HbaseOwnStore {
 
 /// Returns the change for the row that was read, whose record of the hold is the expected one; who else holds the lock if that
 /// stands in the way; `None` if the hold has no base.
-fn changes(read: &OwnRow, change: &ChangeMode<'_>) -> Result<Option<HoldStep>, Holder> {
+fn changes(read: &OwnRow, change: &ChangeMode<'_>) -> Result<Option<HoldStep>, Box<Holder>> {
     let base = || Some((read.number?, read.base.as_ref()?.ttl()));
     let in_the_way = |mode| read.stored.hold_against(mode, Some(change.held));
     match (change.held.mode(), change.record.mode()) {
         (Mode::Exclusive, to) => {
             // One of an unknown kind: the condition would be refused each time.
             if let Some(holder) = in_the_way(to) {
-                return Err(holder);
+                return Err(holder.into());
             }
             let place = read.free_place(change.record.ttl(), draw);
             // All places have records of earlier numbers.
-            let place = place.ok_or_else(Holder::unknown)?;
+            let place = place.ok_or_else(|| Box::new(Holder::unknown()))?;
             Ok(requests::step_down(change.held, change.record, place, change.least, &read.leftovers))
         }
         (_, Mode::Exclusive) => match in_the_way(Mode::Exclusive) {
-            Some(holder) => Err(holder),
+            Some(holder) => Err(holder.into()),
             None => Ok(base().map(|seen| {
                 let ends = (change.least, change.intent);
                 requests::upgrade(change.held, change.record, seen, ends, &read.leftovers)

@@ -187,18 +187,18 @@ impl NewMember<'_> {
 }
 
 /// Returns the change that adds a hold to the row that was read, or what stands in its way. `draw` chooses a place.
-pub(super) fn join(row: &OwnRow, join: &Join<'_>, draw: impl Fn(usize) -> usize) -> Result<HoldStep, Holder> {
+pub(super) fn join(
+    row: &OwnRow,
+    join: &Join<'_>,
+    draw: impl Fn(usize) -> usize,
+) -> Result<HoldStep, Box<Holder>> {
     let (mode, ttl) = (join.record.mode(), join.record.ttl());
     if let Some(holder) = row.stored.blocker(mode, join.nested_in, join.turn.is_some()) {
-        return Err(holder);
+        return Err(holder.into());
     }
     let Some(free) = row.free_place(ttl, draw) else {
-        return Err(row
-            .stored
-            .holds
-            .iter()
-            .min_by_key(|it| it.left)
-            .map_or_else(Holder::unknown, |it| it.holder()));
+        let first = row.stored.holds.iter().min_by_key(|it| it.left);
+        return Err(first.map_or_else(Holder::unknown, |it| it.holder()).into());
     };
     let outer = join.nested_in.filter(|_| mode == Mode::Shared).and_then(|outer| row.stored.own(outer));
     let passing = match outer {
@@ -316,7 +316,7 @@ pub(super) fn deserted(row: &OwnRow) -> Option<RowCondition> {
     let (base, number) = (row.base.as_ref()?, row.number?);
     let allows = Allowed { modes: Vec::new(), intents: true, exactly: row.leftovers.clone() };
     let cells = vec![stands(base)];
-    row.stored.holds.is_empty().then(|| RowCondition {
+    row.stored.holds.is_empty().then_some(RowCondition {
         number: NumberTest::Is(number),
         cells,
         allows: Some(allows),
@@ -873,7 +873,7 @@ mod tests {
         }
     }
 
-    fn join_of(row: &Row, record: &Record, nested_in: Option<&Record>) -> Result<HoldStep, Holder> {
+    fn join_of(row: &Row, record: &Record, nested_in: Option<&Record>) -> Result<HoldStep, Box<Holder>> {
         let name = LockName::from_key("XDC#tests#a").unwrap();
         let asked = Join { name: &name, record, least: NEXT + 3, nested_in, turn: None };
         join(&self::read(row), &asked, |_| 0)
