@@ -11,6 +11,7 @@ mod hbase_latches;
 mod hbase_losses;
 mod hbase_native;
 mod hbase_own;
+mod hbase_own_modes;
 mod hbase_rows;
 mod hbase_shared_socket;
 mod hbase_table;

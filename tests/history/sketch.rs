@@ -21,6 +21,7 @@ pub(crate) const EXACT: Tolerances = Tolerances {
     stall: ms(5),
     shared_answer: ms(20),
     intent: ms(30),
+    epoch: Duration::ZERO,
     wake: ms(10),
     search_steps: 10_000,
 };

@@ -77,8 +77,8 @@ pub(super) struct Allowed {
 /// Answer to a [`RowChange`].
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum RowChanged {
-    /// The step at this position was made.
-    Made(usize),
-    /// None was made. With the cells as they were right after that, if they were read.
+    /// The step at this position was made. With the cells as they were right after the steps, if they were read.
+    Made(usize, Option<OwnCells>),
+    /// None was made. With the cells, too.
     Refused(Option<OwnCells>),
 }

@@ -49,12 +49,9 @@ impl RowHints {
 
     pub(super) fn saw(&self, row: &[u8], number: Option<u64>, base_ttl: Option<Duration>) {
         let Some(number) = number else { return };
-        self.with(row, |hint| {
-            // Answers overtake each other.
-            if number >= hint.number {
-                (hint.number, hint.base_ttl) = (number, base_ttl);
-            }
-        });
+        // Also a lower number. The answer may be an old one, but if the row was deleted, a renewal that waited for a higher one
+        // would guess wrong each time.
+        self.with(row, |hint| (hint.number, hint.base_ttl) = (number, base_ttl));
     }
 
     /// This process has left the place.
@@ -71,5 +68,52 @@ impl RowHints {
         let rows = self.rows.lock();
         let hint = rows.get(&self.hasher.hash_one(row)).filter(|hint| hint.number == number);
         (number, hint.and_then(|hint| hint.base_ttl).unwrap_or(ttl))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn the_last_answer_counts_also_after_a_row_was_deleted() {
+        let hints = RowHints::default();
+        assert!(hints.take(b"a").is_none());
+        assert_eq!(hints.base(b"a", 7, TTL), (7, TTL), "nothing is known");
+        hints.saw(b"a", None, Some(TTL));
+        assert!(hints.take(b"a").is_none(), "a row without a number");
+        for number in [9, 7] {
+            hints.saw(b"a", Some(number), Some(2 * TTL));
+            assert_eq!(hints.base(b"a", number, TTL), (number, 2 * TTL));
+            assert_eq!(hints.base(b"a", number + 1, TTL), (number + 1, TTL), "of another number");
+        }
+        hints.saw(b"a", Some(7), None);
+        let (hint, _) = hints.take(b"a").unwrap();
+        assert_eq!((hint.number, hint.base_ttl), (7, None), "no base stands");
+    }
+
+    #[test]
+    fn a_place_that_was_left_is_given_to_one_hold_only() {
+        let hints = RowHints::default();
+        hints.saw(b"a", Some(7), None);
+        hints.left(b"a", 3);
+        hints.left(b"a", 3);
+        let places = [(); 2].map(|()| hints.take(b"a").unwrap().1);
+        assert_eq!(places, [Some(3), None]);
+        assert!(hints.take(b"b").is_none(), "another row");
+    }
+
+    #[test]
+    fn a_row_too_many_lets_all_be_forgotten() {
+        let hints = RowHints::default();
+        for row in 0..ROWS {
+            hints.saw(&row.to_be_bytes(), Some(1), None);
+        }
+        hints.saw(&0_usize.to_be_bytes(), Some(2), None);
+        assert!(hints.take(&1_usize.to_be_bytes()).is_some());
+        hints.saw(b"another", Some(1), None);
+        assert!(hints.take(&1_usize.to_be_bytes()).is_none() && hints.take(b"another").is_some());
     }
 }

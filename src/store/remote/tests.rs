@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use super::answers::{Found, Reply, Standing};
 use super::lock::RemoteStore;
 use super::record::Record;
 use super::register::{
-    Capabilities, Compares, Create, Created, Found, OnReply, ReadBack, Register, Replace, Reply, Standing,
-    replace_one_by_one,
+    Capabilities, Compares, Create, Created, OnReply, ReadBack, Register, Replace, replace_one_by_one,
 };
 use crate::error::{Error, Result};
 use crate::names::holder::Identity;

@@ -179,8 +179,6 @@ pub(super) struct CellFilter(Filter);
 pub(super) enum CellValue {
     Any,
     Begins(Bytes),
-    /// It does not sort behind these bytes.
-    UpTo(Bytes),
 }
 
 impl CellFilter {
@@ -208,9 +206,6 @@ impl CellFilter {
             CellValue::Any => column,
             CellValue::Begins(with) => {
                 list(MUST_PASS_ALL, vec![column, value_filter(EQUAL, PREFIX_COMPARATOR, &with)])
-            }
-            CellValue::UpTo(with) => {
-                list(MUST_PASS_ALL, vec![column, value_filter(LESS_OR_EQUAL, COMPARATOR, &with)])
             }
         })
     }

@@ -13,7 +13,7 @@ use super::request::{
     in_turn, processed, put, reading, together,
 };
 use super::rpc::Native;
-use super::send_error::{SendError, protocol_violation};
+use super::send_error::{SendError, may_be_run, protocol_violation};
 use crate::error::Result;
 use crate::names::mode::Mode;
 use crate::runtime::time::Deadline;
@@ -88,14 +88,15 @@ impl OwnStore for Native {
             if change.reads {
                 actions.push(in_turn(region, vec![reading(whole(&row))]));
             }
-            let mut results = self.multi(region, actions, part(by, change.parts))?.into_iter();
-            for at in 0..change.steps.len() {
-                if processed(&results.next().ok_or_else(protocol_violation)?)? {
-                    return Ok(RowChanged::Made(at));
-                }
-            }
-            let seen = results.next().and_then(|seen| cells(&seen).ok().map(decoded));
-            Ok(RowChanged::Refused(seen))
+            let results = self.multi(region, actions, part(by, change.parts))?;
+            let (steps, seen) =
+                results.split_at_checked(change.steps.len()).ok_or_else(protocol_violation)?;
+            let made = made(steps)?;
+            let seen = seen.first().and_then(|seen| cells(seen).ok().map(decoded));
+            Ok(match made {
+                Some(at) => RowChanged::Made(at, seen),
+                None => RowChanged::Refused(seen),
+            })
         })
     }
 
@@ -218,14 +219,14 @@ fn row_condition(row: &Bytes, condition: &RowCondition) -> Condition {
 /// Builds the list of what a cell may be.
 fn allowed_cells(allowed: &Allowed) -> Vec<CellFilter> {
     let place = Bytes::from_static(&[own::PLACE]);
-    let longest = Bytes::from(own::free_place(Duration::MAX));
+    let free = Bytes::from_static(&[own::FREE_PLACE]);
     let mut cells = vec![
         // The condition tests them on its own.
         CellFilter::column(&NUMBER),
         CellFilter::column(&RECORD),
         CellFilter::column(&Bytes::from_static(own::TURN)),
         CellFilter::empty(),
-        CellFilter::beginning(&place, CellValue::UpTo(longest)),
+        CellFilter::beginning(&place, CellValue::Begins(free)),
     ];
     let mode = |mode: &Mode| Record::begins(*mode).map(|begins| Bytes::copy_from_slice(&begins));
     let holds = allowed.modes.iter().filter_map(mode);
@@ -242,6 +243,23 @@ fn allowed_cells(allowed: &Allowed) -> Vec<CellFilter> {
 
 fn be_bytes(number: u64) -> Bytes {
     Bytes::copy_from_slice(&number.to_be_bytes())
+}
+
+/// Returns the position of the step that was made.
+///
+/// The server goes on after a step that failed. So the error of one step is no answer while another one was made, or may have
+/// been: what was "surely not applied" would be sent again, or reported as not done.
+fn made(steps: &[RegionActionResult]) -> Result<Option<usize>, SendError> {
+    let mut failed = None;
+    for (at, step) in steps.iter().enumerate() {
+        match processed(step) {
+            Ok(true) => return Ok(Some(at)),
+            Ok(false) => {}
+            Err(error) if failed.as_ref().is_some_and(may_be_run) => drop(error),
+            Err(error) => failed = Some(error),
+        }
+    }
+    failed.map_or(Ok(None), Err)
 }
 
 /// Builds the Puts of a step, one for each TTL. The number is among them, so it always has the newest timestamp of the row.
@@ -301,6 +319,7 @@ fn decoded<'a>(found: impl IntoIterator<Item = &'a Cell>) -> OwnCells {
 
 #[cfg(test)]
 mod tests {
+    use super::super::messages::NameBytesPair;
     use super::*;
     use crate::store::hbase::cell_store::Durability;
     use crate::store::hbase::layout::FREE;
@@ -330,5 +349,36 @@ mod tests {
                 .collect();
             assert_eq!(written, [(NUMBER.clone(), number), (RECORD.clone(), record_bytes)]);
         }
+    }
+
+    fn result(processed: bool) -> RegionActionResult {
+        RegionActionResult { processed: Some(processed), ..RegionActionResult::default() }
+    }
+
+    fn failed(class: &str) -> RegionActionResult {
+        let exception = NameBytesPair { name: class.into(), value: Vec::new() };
+        RegionActionResult { exception: Some(exception), ..RegionActionResult::default() }
+    }
+
+    /// The server goes on after a step that failed.
+    #[test]
+    fn a_step_that_was_made_counts_though_one_before_it_failed() {
+        let [made, refused] = [true, false].map(result);
+        let (busy, doubtful) = (failed("RegionTooBusyException"), failed("java.io.IOException"));
+        let position = |steps: &[&RegionActionResult]| {
+            let steps: Vec<_> = steps.iter().map(|it| (*it).clone()).collect();
+            super::made(&steps).map_err(|error| may_be_run(&error))
+        };
+        assert_eq!(position(&[&made, &refused]), Ok(Some(0)));
+        assert_eq!(position(&[&refused, &made]), Ok(Some(1)));
+        assert_eq!(position(&[&refused, &refused]), Ok(None));
+        for error in [&busy, &doubtful] {
+            assert_eq!(position(&[error, &made]), Ok(Some(1)));
+        }
+        assert_eq!(position(&[&refused, &busy]), Err(false));
+        assert_eq!(position(&[&busy, &busy]), Err(false));
+        // One of them may have been made, so it must not be sent again.
+        assert_eq!(position(&[&busy, &doubtful]), Err(true));
+        assert_eq!(position(&[&doubtful, &busy]), Err(true));
     }
 }

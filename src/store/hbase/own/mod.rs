@@ -24,6 +24,7 @@
 //! server gives new cells a timestamp that is not older, even if its clock is set back or the region moves to a server
 //! whose clock is behind. So an older cell never hides a newer record.
 
+mod conditions;
 mod modes;
 mod own_row;
 mod requests;
@@ -35,7 +36,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use self::own_row::OwnRow;
-pub(super) use self::own_row::{INTENT, PLACE, TURN, free_place};
+pub(super) use self::own_row::{FREE_PLACE, INTENT, PLACE, TURN};
 pub(super) use self::requests::{end_intent, renew};
 use super::cell_store::{
     Cell, Claimed, Content, Durability, Expects, OwnCells, OwnStore, OwnWrite, RENEW_PARTS, ScannedRow,
@@ -333,13 +334,17 @@ impl Register for HbaseOwnStore {
     }
 
     fn diagnose(&self, by: Deadline) -> Result<Vec<Diagnostic>> {
-        diagnose(&*self.cells, Content::OwnLocks, by, |row| {
+        let mut rows = Vec::new();
+        let mut found = diagnose(&*self.cells, Content::OwnLocks, by, |row| {
+            rows.push(row.to_vec());
             let number = self.cells.read_cells(row, by)?.number.unwrap_or_default().saturating_add(1);
             let write = write(row, number, (FREE, PROBE_TTL), Durability::Async);
             let expects = if number > 1 { Expects::Free } else { Expects::Unused };
             self.cells.claim(&write, &expects, by)?;
             Ok(self.cells.read_cells(row, by)?.record)
-        })
+        })?;
+        found.extend(self.diagnose_conditions(&rows, by)?);
+        Ok(found)
     }
 
     fn counters(&self) -> StoreCounters {
@@ -434,6 +439,7 @@ mod tests {
 
     use super::*;
     use crate::Code;
+    use crate::names::diagnostic::Severity;
     use crate::names::holder::Identity;
     use crate::names::lock_name::{Level, NamePolicy};
     use crate::runtime::sync::real::Mutex;
@@ -453,6 +459,12 @@ mod tests {
         claims: Mutex<Vec<(Expects, u64)>>,
         /// The numbers that the row's number must be below.
         firsts: Mutex<Vec<u64>>,
+        /// Whether the next changes are made. When none is left, all are refused.
+        changes: Mutex<VecDeque<bool>>,
+        /// Its servers, each with a row that has this number.
+        servers: Mutex<(usize, Option<u64>)>,
+        /// The cells beside number and record.
+        beside: Mutex<Vec<(Vec<u8>, Vec<u8>)>>,
     }
 
     #[derive(Debug)]
@@ -480,7 +492,8 @@ mod tests {
         }
 
         fn probe_rows(&self, _: Deadline) -> Result<Vec<(String, Vec<u8>)>> {
-            Ok(Vec::new())
+            let servers = self.0.servers.lock().0;
+            Ok((0..servers).map(|at| (at.to_string(), at.to_string().into_bytes())).collect())
         }
 
         fn scan(&self, _: &RowScan<'_>, _: Deadline) -> Result<RowPage> {
@@ -509,17 +522,19 @@ mod tests {
         }
 
         fn change(&self, _: &RowChange<'_>, _: Deadline) -> Result<RowChanged> {
-            Ok(RowChanged::Refused(None))
+            let is_made = self.0.changes.lock().pop_front().unwrap_or_default();
+            Ok(if is_made { RowChanged::Made(0, None) } else { RowChanged::Refused(None) })
         }
 
-        fn put_beside(&self, _: &[u8], _: &[u8], _: &[u8], _: Duration, _: Deadline) -> Result<()> {
+        fn put_beside(&self, _: &[u8], at: &[u8], value: &[u8], _: Duration, _: Deadline) -> Result<()> {
+            self.0.beside.lock().push((at.to_vec(), value.to_vec()));
             Ok(())
         }
 
         fn replace_many<'a>(&self, _: Vec<Replace<'a>>, _: &RowHints, _: Deadline, _: OnReply<'_, 'a>) {}
 
         fn read_cells(&self, _: &[u8], _: Deadline) -> Result<OwnCells> {
-            Ok(OwnCells::default())
+            Ok(OwnCells { number: self.0.servers.lock().1, ..OwnCells::default() })
         }
     }
 
@@ -623,5 +638,36 @@ mod tests {
         assert_eq!(create(&store).unwrap(), Settled::Yes(100));
         let (_, store) = planned(&[|_| refused(100, Some(b"M"))]);
         assert!(matches!(create(&store).unwrap(), Settled::No(Standing::Held(_))));
+    }
+
+    /// Returns what the doctor finds about the conditions of servers that make these changes.
+    fn diagnosed(servers: usize, changes: &[bool]) -> Option<Diagnostic> {
+        let (planned, store) = planned(&[|_| Claimed::Made]);
+        *planned.servers.lock() = (servers, Some(7));
+        planned.changes.lock().extend(changes);
+        let found = store.diagnose(Deadline::after(LONG)).unwrap();
+        // Each cell of an unknown kind is covered again.
+        let beside = planned.beside.lock();
+        for pair in beside.chunks(2) {
+            assert!(
+                matches!(pair, [(at, unknown), (last, free)] if at == last && unknown != FREE && free == FREE)
+            );
+        }
+        assert!(planned.changes.lock().is_empty());
+        found.into_iter().find(|it| it.topic == "conditions")
+    }
+
+    /// Such a server would let a writer in beside a reader.
+    #[test]
+    fn the_doctor_fails_a_server_that_does_not_look_at_every_cell() {
+        let severity = |servers, changes: &[bool]| diagnosed(servers, changes).map(|it| it.severity);
+        assert_eq!(severity(0, &[]), None);
+        assert_eq!(severity(2, &[true, false, true, false]), Some(Severity::Ok));
+        let found = diagnosed(2, &[true, false, true, true]).unwrap();
+        assert_eq!(found.severity, Severity::Fail);
+        assert!(found.seen.contains("1 of 2"), "{found}");
+        // One that refuses every change shows nothing.
+        assert_eq!(severity(2, &[false, true, false]), Some(Severity::Warn));
+        assert_eq!(severity(2, &[false, true, true]), Some(Severity::Fail));
     }
 }

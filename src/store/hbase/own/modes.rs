@@ -17,7 +17,7 @@ use crate::runtime::time::{Deadline, Moment};
 use crate::store::hbase::cell_store::{Durability, RENEW_PARTS};
 use crate::store::hbase::layout::FREE;
 use crate::store::hbase::locks::LAZY_RELEASE_TTL;
-use crate::store::hbase::row_change::{RowChange, RowChanged, RowStep};
+use crate::store::hbase::row_change::{NumberTest, RowChange, RowChanged, RowStep};
 use crate::store::hbase::row_hints::RowHint;
 use crate::store::hbase::row_keys::lock_row;
 use crate::store::remote::{ChangeMode, Join, ModeRegister, NotChanged, Record, Reply, Settled, StoredHolds};
@@ -47,7 +47,7 @@ impl HbaseOwnStore {
     ) -> Result<Settled<usize, OwnRow>> {
         let change = RowChange { row, steps, reads: true, durability: Durability::Sync, parts };
         let read = match self.cells.change(&change, by)? {
-            RowChanged::Made(step) => return Ok(Settled::Yes(step)),
+            RowChanged::Made(step, _) => return Ok(Settled::Yes(step)),
             RowChanged::Refused(Some(cells)) => {
                 let read = OwnRow::of(cells);
                 self.saw(row, &read);
@@ -97,13 +97,18 @@ impl HbaseOwnStore {
             Some(hint) => guesses(hint, join, place),
             None => match requests::join(&self.read_row(row, by)?, join, place, draw) {
                 Ok(step) => vec![step],
-                Err(holder) => return Ok(Settled::No(holder)),
+                Err(holder) => return Ok(Settled::No(*holder)),
             },
         };
         for _ in 0..TRIES {
             let sent = steps.iter().map(|step| step.step.clone()).collect();
             let read = match self.make(row, sent, 1, by)? {
-                Settled::Yes(at) => return Ok(Settled::Yes(self.made(row, &steps[at]))),
+                Settled::Yes(at) => {
+                    if steps[at].step.condition.number == NumberTest::Absent {
+                        self.counters.fence_seeded();
+                    }
+                    return Ok(Settled::Yes(self.made(row, &steps[at])));
+                }
                 Settled::No(read) => read,
             };
             // The server ran an earlier copy of this request.
@@ -112,7 +117,7 @@ impl HbaseOwnStore {
             }
             steps = match requests::join(&read, join, place, draw) {
                 Ok(step) => vec![step],
-                Err(holder) => return Ok(Settled::No(holder)),
+                Err(holder) => return Ok(Settled::No(*holder)),
             };
         }
         Err(self.contended(join.name))
@@ -155,7 +160,7 @@ impl HbaseOwnStore {
             }
             step = match changes(&read, change) {
                 Ok(step) => step,
-                Err(holder) => return Ok(Settled::No(NotChanged::Held(holder))),
+                Err(holder) => return Ok(Settled::No(NotChanged::Held(*holder))),
             };
         }
         Err(self.contended(change.name))
@@ -199,15 +204,28 @@ impl HbaseOwnStore {
         let steps = requests::release(stored, number);
         let change = RowChange { row, steps, reads: true, durability, parts: 1 };
         Reply::of(self.cells.change(&change, by), |changed| match changed {
-            RowChanged::Made(step) => {
+            RowChanged::Made(step, cells) => {
                 self.hints.left(row, place);
                 if step == 0 {
                     self.hints.saw(row, Some(number), None);
+                } else if let Some(cells) = cells {
+                    self.free_deserted(row, &OwnRow::of(cells), durability, by);
                 }
                 Reply::Yes(())
             }
             RowChanged::Refused(cells) => Reply::No(cells.map(|cells| OwnRow::of(cells).standing_of(stored))),
         })
+    }
+
+    /// Frees a lock that has a base and no holds: the last ones left at the same time, or beside records of earlier numbers.
+    /// Versions without modes would take it for held until the base ends. Nothing else depends on it, so it is tried once.
+    fn free_deserted(&self, row: &[u8], read: &OwnRow, durability: Durability, by: Deadline) {
+        let Some(step) = requests::free(read) else { return };
+        let number = step.number;
+        let change = RowChange { row, steps: vec![step], reads: false, durability, parts: 1 };
+        if matches!(self.cells.change(&change, by), Ok(RowChanged::Made(..))) {
+            self.hints.saw(row, Some(number), None);
+        }
     }
 
     /// Forgets when a wait began that is over.
@@ -246,18 +264,22 @@ fn guesses(hint: &RowHint, join: &Join<'_>, place: Option<u8>) -> Vec<HoldStep> 
 
 /// Returns the change for the row that was read, whose record of the hold is the expected one; who else holds the lock if that
 /// stands in the way; `None` if the hold has no base.
-fn changes(read: &OwnRow, change: &ChangeMode<'_>) -> Result<Option<HoldStep>, Holder> {
+fn changes(read: &OwnRow, change: &ChangeMode<'_>) -> Result<Option<HoldStep>, Box<Holder>> {
     let base = || Some((read.number?, read.base.as_ref()?.ttl()));
     let in_the_way = |mode| read.stored.hold_against(mode, Some(change.held));
     match (change.held.mode(), change.record.mode()) {
-        (Mode::Exclusive, _) => {
+        (Mode::Exclusive, to) => {
+            // One of an unknown kind: the condition would be refused each time.
+            if let Some(holder) = in_the_way(to) {
+                return Err(holder.into());
+            }
             let place = read.free_place(change.record.ttl(), None, draw);
             // All places have records of earlier numbers.
-            let place = place.ok_or_else(Holder::unknown)?;
+            let place = place.ok_or_else(|| Box::new(Holder::unknown()))?;
             Ok(requests::step_down(change.held, change.record, place, change.least, &read.leftovers))
         }
         (_, Mode::Exclusive) => match in_the_way(Mode::Exclusive) {
-            Some(holder) => Err(holder),
+            Some(holder) => Err(holder.into()),
             None => Ok(base().map(|seen| {
                 let ends = (change.least, change.intent);
                 requests::upgrade(change.held, change.record, seen, ends, &read.leftovers)

@@ -12,8 +12,11 @@
 //!   holds of that number. Versions without modes take it for a holder. A hold counts only beside the base of its own number.
 //!   So an operator who breaks the base with such a version ends them all.
 //! * **A free place** has a byte 1 and the TTL of what it covers: nothing below it lasts longer. It sorts before every record.
-//!   The next record at that place lasts at least as long, because a flush may drop the cell between.
+//!   The next record at that place lasts at least as long, because a flush may drop the cell between. Later versions may
+//!   append to it.
 //! * **Cells of an earlier number** hold nothing. The number only rises.
+//! * **Every other cell** is a hold that excludes all others. Conditions know the cells by the first byte of their names, so a
+//!   later version must give a new kind another one than those above. It must sort behind `F`: see `native/own.rs`.
 
 use std::time::Duration;
 
@@ -23,6 +26,7 @@ use crate::runtime::time::wall_ms;
 use crate::store::IntentId;
 use crate::store::hbase::cell_store::{BesideCell, Cell, OwnCells};
 use crate::store::hbase::layout::FREE;
+use crate::store::hbase::locks::FENCE_TTL;
 use crate::store::hbase::row_change::CellTest;
 use crate::store::remote::{Found, Record, Standing, StoredHolds, StoredIntent};
 
@@ -35,7 +39,7 @@ pub(in crate::store::hbase) const TURN: &[u8] = b"r";
 pub(super) const TURN_LASTS: &[u8] = &[1];
 
 /// The first byte of the value of a free place. Records begin with a higher byte.
-const FREE_PLACE: u8 = 1;
+pub(in crate::store::hbase) const FREE_PLACE: u8 = 1;
 /// The first byte of the value of an intent.
 const WAITS: u8 = 1;
 /// The token of a base. It is no secret: nobody's lease has it.
@@ -50,7 +54,7 @@ pub(in crate::store::hbase) fn intent(id: IntentId) -> Vec<u8> {
 }
 
 /// The value of a place that was left, and below which nothing lasts longer.
-pub(in crate::store::hbase) fn free_place(covers: Duration) -> Vec<u8> {
+pub(super) fn free_place(covers: Duration) -> Vec<u8> {
     let ms = u64::try_from(covers.as_millis()).unwrap_or(u64::MAX);
     [&[FREE_PLACE][..], &ms.to_be_bytes()].concat()
 }
@@ -65,8 +69,20 @@ pub(in crate::store::hbase) fn base(number: u64, ttl: Duration) -> Record {
     Record::of_parts(&OwnerToken::from_bytes(BASE_TOKEN), ttl, &[]).numbered(number)
 }
 
-fn is_base(record: &Record) -> bool {
-    record.token().as_bytes() == &BASE_TOKEN
+/// Whether this is the base of the holds with this number, to the last byte: conditions compare it so.
+fn is_base(record: &Record, number: u64) -> bool {
+    *record == base(number, record.ttl())
+}
+
+/// Reads the value of a free place: how long what is below it may last. `None` if it is none. It agrees with the order of the
+/// bytes, by which [`takes_place`] compares.
+fn covered(value: &[u8]) -> Option<Duration> {
+    let covers = value.strip_prefix(&[FREE_PLACE])?;
+    let mut ms = [0; 8];
+    let known = covers.len().min(ms.len());
+    ms[..known].copy_from_slice(&covers[..known]);
+    let appended = u64::from(covers.len() > ms.len());
+    Some(Duration::from_millis(u64::from_be_bytes(ms).saturating_add(appended)))
 }
 
 /// The value of an intent.
@@ -141,10 +157,15 @@ impl OwnRow {
     }
 
     fn read_record(&mut self, cell: Cell) {
-        let record = Record::decode(cell.value.as_slice());
+        // One with a place does not belong here: nobody could change it.
+        let record = Record::decode(cell.value.as_slice()).filter(|record| record.place().is_none());
         match record.as_ref().and_then(Record::number) {
             Some(number) if self.number.is_some_and(|last| number < last) => self.outlived = Some(cell.value),
-            Some(_) if record.as_ref().is_some_and(is_base) => self.base = record,
+            Some(number)
+                if record.as_ref().is_some_and(|it| is_base(it, number)) && self.number == Some(number) =>
+            {
+                self.base = record;
+            }
             _ => self.stored.holds.push(Found::written(record, cell.written_ms)),
         }
     }
@@ -153,12 +174,9 @@ impl OwnRow {
     fn read_beside(&mut self, qualifier: Vec<u8>, cell: Cell) {
         match qualifier.as_slice() {
             _ if cell.value == FREE => {}
-            [PLACE, place] => match cell.value.as_slice() {
-                [FREE_PLACE, covers @ ..] if covers.len() == 8 => {
-                    let ms = covers.iter().fold(0, |ms, byte| ms << 8 | u64::from(*byte));
-                    self.free.push((*place, Duration::from_millis(ms)));
-                }
-                value => match Record::decode(value).filter(|record| record.place() == Some(*place)) {
+            [PLACE, place] => match (covered(&cell.value), Record::decode(cell.value.as_slice())) {
+                (Some(covers), _) => self.free.push((*place, covers)),
+                (None, record) => match record.filter(|record| record.place() == Some(*place)) {
                     Some(record) if self.is_leftover(&record) => {
                         self.leftovers.push((qualifier, cell.value));
                     }
@@ -172,11 +190,13 @@ impl OwnRow {
         }
     }
 
-    /// A hold without the base of its number is over: somebody has broken the base.
+    /// A hold of an earlier number is over, and so is one without its base: somebody has broken the base. No hold has a higher
+    /// number than the row, or none, so such a record is of an unknown kind.
     fn is_leftover(&self, record: &Record) -> bool {
-        let number = record.number();
-        self.number.is_some()
-            && (number < self.number || self.base.as_ref().is_none_or(|base| base.number() != number))
+        record
+            .number()
+            .zip(self.number)
+            .is_some_and(|(number, last)| number < last || (number == last && self.base.is_none()))
     }
 
     /// Returns who holds the lock: of several holds the one that ends last. A base alone is no holder: it lasts as long as the
@@ -219,7 +239,208 @@ impl OwnRow {
         if !absent.is_empty() {
             return Some((absent[draw(absent.len())], ttl));
         }
-        let shortest = self.free.iter().filter(|(it, _)| !taken(*it)).min_by_key(|(_, covers)| *covers);
+        // Nothing that this library writes lasts longer than a number.
+        let free = self.free.iter().filter(|(it, covers)| !taken(*it) && *covers <= FENCE_TTL);
+        let shortest = free.min_by_key(|(_, covers)| *covers);
         shortest.map(|(place, covers)| (*place, ttl.max(*covers)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::names::mode::Mode;
+
+    const NUMBER: u64 = 772;
+    const TTL: Duration = Duration::from_millis(258);
+    /// [`NUMBER`] and [`TTL`] in cells.
+    const NUMBER_BYTES: [u8; 8] = [0, 0, 0, 0, 0, 0, 3, 4];
+    const TTL_BYTES: [u8; 8] = [0, 0, 0, 0, 0, 0, 1, 2];
+
+    fn record(mode: Mode, at: u8, number: u64) -> Record {
+        let token = OwnerToken::from_bytes([at; OwnerToken::LEN]);
+        Record::of_parts(&token, TTL, b"").placed(mode, at).numbered(number)
+    }
+
+    fn cell(value: &[u8]) -> Cell {
+        Cell { value: value.to_vec(), written_ms: wall_ms() }
+    }
+
+    fn row(number: Option<u64>, record: Option<&[u8]>, beside: &[(&[u8], &[u8])]) -> OwnRow {
+        let beside = beside
+            .iter()
+            .map(|(qualifier, value)| BesideCell { qualifier: qualifier.to_vec(), cell: cell(value) });
+        OwnRow::of(OwnCells { number, record: record.map(cell), beside: beside.collect() })
+    }
+
+    /// A row with the base of its number and these cells beside it.
+    fn beside_base(beside: &[(&[u8], &[u8])]) -> OwnRow {
+        row(Some(NUMBER), Some(base(NUMBER, TTL).as_bytes()), beside)
+    }
+
+    /// Returns how many holds are known, and how many are of an unknown kind.
+    fn holds(row: &OwnRow) -> (usize, usize) {
+        let known = row.stored.holds.iter().filter(|found| found.record.is_some()).count();
+        (known, row.stored.holds.len() - known)
+    }
+
+    /// They stand in tables, and older and later versions read them.
+    #[test]
+    fn the_bytes_of_every_cell_stay_as_they_are() {
+        assert_eq!(place(7), b"s\x07");
+        assert_eq!(TURN, b"r");
+        assert_eq!(TURN_LASTS, [1]);
+        assert_eq!(intent(IntentId(0x0102_0304_0506_0708)), b"i\x01\x02\x03\x04\x05\x06\x07\x08");
+        assert_eq!(free_place(TTL), [&[1][..], &TTL_BYTES].concat());
+        assert_eq!(
+            base(NUMBER, TTL).as_bytes(),
+            [&b"M\x02shared-or-update"[..], &TTL_BYTES, &NUMBER_BYTES].concat()
+        );
+        let identity = [&[0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 9, 4][..], b"host", &[1], b"p"].concat();
+        let waits = IntentCell {
+            waited: Duration::from_millis(772),
+            lasts: TTL,
+            identity: Identity::decode(&identity).unwrap(),
+        };
+        assert_eq!(waits.encode(), [&[1][..], &NUMBER_BYTES, &TTL_BYTES, &identity].concat());
+    }
+
+    #[test]
+    fn a_base_is_one_to_the_last_byte_and_of_the_number_of_the_row() {
+        let is_base = |value: &[u8]| row(Some(NUMBER), Some(value), &[]).base.is_some();
+        let right = base(NUMBER, TTL);
+        assert!(is_base(right.as_bytes()) && is_base(base(NUMBER, 2 * TTL).as_bytes()));
+        // A condition compares the whole value, so one that is longer could never be joined or renewed.
+        for wrong in [&[right.as_bytes(), b"x"].concat()[..], base(NUMBER + 1, TTL).as_bytes()] {
+            assert!(!is_base(wrong));
+            assert_eq!(holds(&row(Some(NUMBER), Some(wrong), &[])).0, 1, "it is a holder");
+        }
+        let earlier = row(Some(NUMBER), Some(base(NUMBER - 1, TTL).as_bytes()), &[]);
+        assert!(earlier.base.is_none() && earlier.outlived.is_some() && holds(&earlier) == (0, 0));
+        let without_number = row(None, Some(right.as_bytes()), &[]);
+        assert!(without_number.base.is_none() && holds(&without_number) == (1, 0));
+    }
+
+    #[test]
+    fn a_base_alone_is_no_holder() {
+        assert_eq!(beside_base(&[]).standing(), Standing::Free);
+        let held = beside_base(&[(b"s\x03", record(Mode::Shared, 3, NUMBER).as_bytes())]);
+        assert!(matches!(held.standing(), Standing::Held(_)));
+    }
+
+    /// With the base of the row's number: what each place holds.
+    #[test]
+    fn a_place_has_a_hold_or_is_free_or_has_a_record_that_is_over() {
+        let shared = record(Mode::Shared, 3, NUMBER);
+        let bytes = |mode, at, number| record(mode, at, number).as_bytes().to_vec();
+        // (value of place 3, (known holds, unknown holds), free, records that are over)
+        let table = [
+            (vec![], (0, 0), 0, 0),
+            (free_place(TTL), (0, 0), 1, 0),
+            (bytes(Mode::Shared, 3, NUMBER), (1, 0), 0, 0),
+            (bytes(Mode::Update, 3, NUMBER), (1, 0), 0, 0),
+            (bytes(Mode::Shared, 3, NUMBER - 1), (0, 0), 0, 1),
+            // A later number, none, another place, no place, cut, of later versions, garbage.
+            (bytes(Mode::Shared, 3, NUMBER + 1), (1, 0), 0, 0),
+            (bytes(Mode::Shared, 3, 0), (1, 0), 0, 0),
+            (bytes(Mode::Shared, 4, NUMBER), (0, 1), 0, 0),
+            (bytes(Mode::Exclusive, 3, NUMBER), (0, 1), 0, 0),
+            (shared.as_bytes()[..20].to_vec(), (0, 1), 0, 0),
+            (b"M\x13later".to_vec(), (0, 1), 0, 0),
+            (vec![0], (0, 1), 0, 0),
+            (vec![2], (0, 1), 0, 0),
+            (vec![0xff, 0xff], (0, 1), 0, 0),
+        ];
+        for (value, held, free, over) in table {
+            let row = beside_base(&[(b"s\x03", &value)]);
+            let found = (holds(&row), row.free.len(), row.leftovers.len());
+            assert_eq!(found, (held, free, over), "{value:?}");
+        }
+    }
+
+    /// Somebody has broken the base, with a version that knows nothing of the holds.
+    #[test]
+    fn a_hold_without_its_base_is_over() {
+        let value = record(Mode::Shared, 3, NUMBER);
+        for lock in [None, Some(FREE)] {
+            let row = row(Some(NUMBER), lock, &[(b"s\x03", value.as_bytes())]);
+            assert_eq!((holds(&row), row.leftovers.len()), ((0, 0), 1));
+            assert_eq!(row.standing_of(&value), Standing::Free);
+        }
+    }
+
+    #[test]
+    fn a_cell_of_an_unknown_kind_is_a_holder_and_an_intent_or_a_turn_is_none() {
+        for qualifier in [&b""[..], b"x", b"s", b"s\x03\x04", b"F\x00", b"L2", b"r2"] {
+            assert_eq!(holds(&beside_base(&[(qualifier, b"\x01")])), (0, 1), "{qualifier:?}");
+        }
+        let waiting = beside_base(&[(&intent(IntentId(1)), b"\x02of a later version")]);
+        assert_eq!((holds(&waiting), waiting.stored.intents.len()), ((0, 0), 1));
+        assert!(waiting.stored.intent().is_some());
+        assert!(beside_base(&[(TURN, TURN_LASTS)]).stored.has_turn);
+        assert!(!beside_base(&[(TURN, b"")]).stored.has_turn);
+    }
+
+    /// It would be a hold that nobody can release.
+    #[test]
+    fn a_record_with_a_place_where_the_exclusive_one_belongs_is_of_an_unknown_kind() {
+        let shared = record(Mode::Shared, 3, NUMBER);
+        assert_eq!(holds(&row(Some(NUMBER), Some(shared.as_bytes()), &[])), (0, 1));
+    }
+
+    /// The condition compares bytes, so a place that is read as free must sort as it was read.
+    #[test]
+    fn what_a_free_place_covers_is_read_as_it_is_compared() {
+        let values = [
+            vec![1],
+            vec![1, 0, 0, 0, 0, 0, 0, 1],
+            free_place(TTL),
+            [free_place(TTL), vec![0]].concat(),
+            free_place(TTL + Duration::from_millis(1)),
+            free_place(Duration::MAX),
+        ];
+        assert!(values.is_sorted());
+        for value in &values {
+            for ttl in [Duration::ZERO, TTL, TTL + Duration::from_millis(1), FENCE_TTL] {
+                let CellTest::UpTo(limit) = takes_place(ttl) else { panic!("another test") };
+                assert_eq!(*value <= limit, covered(value).unwrap() <= ttl, "{value:?} {ttl:?}");
+            }
+        }
+        assert_eq!(covered(b""), None);
+        assert_eq!(covered(record(Mode::Shared, 3, NUMBER).as_bytes()), None);
+    }
+
+    #[test]
+    fn a_new_record_gets_a_place_that_nothing_is_below_or_the_one_that_covers_least() {
+        let first = |_| 0;
+        let seconds = Duration::from_secs;
+        let mut cells: Vec<(Vec<u8>, Vec<u8>)> =
+            (0..=u8::MAX).map(|at| (place(at), free_place(seconds(100 + u64::from(at))))).collect();
+        let read = |cells: &[(Vec<u8>, Vec<u8>)]| {
+            let beside: Vec<_> = cells.iter().map(|(at, value)| (at.as_slice(), value.as_slice())).collect();
+            beside_base(&beside)
+        };
+        cells[2].1 = record(Mode::Shared, 2, NUMBER).as_bytes().to_vec();
+        cells[3].1 = record(Mode::Shared, 3, NUMBER - 1).as_bytes().to_vec();
+        // More than any record lasts for.
+        cells[0].1 = free_place(FENCE_TTL + seconds(1));
+        assert_eq!(read(&cells).free_place(seconds(5), None, first), Some((1, seconds(101))));
+        assert_eq!(
+            read(&cells).free_place(seconds(500), Some(9), first),
+            Some((9, seconds(500))),
+            "preferred"
+        );
+        assert_eq!(
+            read(&cells).free_place(seconds(5), Some(9), first),
+            Some((1, seconds(101))),
+            "covers more"
+        );
+        assert_eq!(read(&cells).free_place(seconds(500), None, first), Some((1, seconds(500))));
+        let all_but_9: Vec<_> = cells.iter().filter(|(at, _)| at[1] != 9).cloned().collect();
+        assert_eq!(read(&all_but_9).free_place(seconds(5), None, first), Some((9, seconds(5))));
+        for (at, (_, value)) in (0..=u8::MAX).zip(&mut cells) {
+            *value = record(Mode::Shared, at, NUMBER).as_bytes().to_vec();
+        }
+        assert_eq!(read(&cells).free_place(seconds(5), None, first), None);
     }
 }

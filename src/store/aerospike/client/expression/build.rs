@@ -324,7 +324,10 @@ mod tests {
             (map().with_entry(&one, &two), maps::put(&ordered, one_(), two_(), their_map(), &[])),
             (map().without_key(&one), maps::remove_by_key(none, one_(), their_map(), &[])),
             (Expr::list(&[]), exp::list_val(vec![])),
-            (Expr::list(&[one.clone()]).list_size(), lists::size(append(exp::list_val(vec![])), &[])),
+            (
+                Expr::list(std::slice::from_ref(&one)).list_size(),
+                lists::size(append(exp::list_val(vec![])), &[]),
+            ),
             (
                 Expr::list(&[]).count_of_items(&one, &two),
                 lists::get_by_value_range(
