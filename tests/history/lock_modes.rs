@@ -158,6 +158,20 @@ fn a_member_may_join_one_that_joined_another_or_whose_answer_was_lost() {
     assert_eq!(broken(Some((66..67, Shared, joined(7)))), [Rule::RisingFences]);
 }
 
+/// As in HBase, where what stands for readers stays for a while when they have died.
+#[test]
+fn an_epoch_may_be_joined_for_as_long_after_its_readers_as_the_store_says() {
+    let is_broken = |epoch: Duration| {
+        let mut sketch = Sketch::default();
+        let lease = sketch.grant_as("A", 0..10, Shared, 7);
+        sketch.release("A", 20..30, &lease, Answer::Ok);
+        sketch.grant_as("C", 60..65, Shared, 7);
+        !check(&sketch.history(), &Tolerances { epoch, ..EXACT }).is_empty()
+    };
+    assert!(is_broken(Duration::ZERO) && is_broken(ms(29)));
+    assert!(!is_broken(ms(30)));
+}
+
 /// All pairs of modes, of holds that overlap.
 #[test]
 fn holds_that_overlap_break_rule_a2_unless_their_modes_are_compatible() {

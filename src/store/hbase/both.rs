@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use super::cell_store::{CellStore as _, Content, LockTable as _, OwnStore, RowScan, ScannedRow};
+use super::cell_store::{CellStore as _, Content, LockTable as _, RowScan, ScannedRow};
 use super::layout::{CellColumn, LOCK, OWN_LOCK};
 use super::native::{Native, NativeLatches};
 use super::own::{self, checked};
+use super::own_store::OwnStore;
 use super::rules::take_fence;
 use super::steps::shown;
 use super::{HbaseOwnStore, HbaseStore, locks, promises};

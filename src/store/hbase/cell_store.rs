@@ -4,11 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use super::layout::{CellColumn, LOCK};
-use super::row_change::{RowChange, RowChanged, RowCondition};
-use super::row_hints::RowHints;
 use crate::error::Result;
 use crate::runtime::time::Deadline;
-use crate::store::IntentId;
 use crate::store::hbase::row_keys::lock_row;
 use crate::store::remote::{OnReply, Replace, Reply, replace_one_by_one};
 
@@ -304,109 +301,6 @@ pub(super) trait CellStore: LockTable {
     }
 }
 
-/// The row of a lock in the layout `own`. An empty or missing record means that nobody holds it exclusively.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct OwnCells {
-    pub(super) number: Option<u64>,
-    pub(super) record: Option<Cell>,
-    /// All other cells.
-    pub(super) beside: Vec<BesideCell>,
-}
-
-/// A cell of a lock beside number and record.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct BesideCell {
-    pub(super) qualifier: Vec<u8>,
-    pub(super) cell: Cell,
-}
-
-/// The cells that one change writes, for [`OwnStore`].
-#[derive(Debug, Clone, Copy)]
-pub(super) struct OwnWrite<'a> {
-    pub(super) row: &'a [u8],
-    pub(super) number: u64,
-    /// The first number that comes with the record: [`OwnStore::claim`] requires that the stored one is lower.
-    pub(super) first: u64,
-    /// TTL of the number.
-    pub(super) number_ttl: Duration,
-    pub(super) record: &'a [u8],
-    /// TTL of the record, at most `number_ttl`.
-    pub(super) ttl: Duration,
-    /// The intent that [`OwnStore::claim`] ends in the same step.
-    pub(super) intent: Option<IntentId>,
-    pub(super) durability: Durability,
-}
-
-/// What [`OwnStore::claim`] expects of the row.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Expects {
-    /// It has no cells. The cheaper condition.
-    Unused,
-    /// The lock is free and its number is below the new one.
-    Free,
-    /// It has this number, and this record of an earlier grant.
-    Outlived { number: u64, record: Vec<u8> },
-    /// It has a base, and none of the holds that it stood for.
-    Deserted(RowCondition),
-}
-
-/// Result of [`OwnStore::claim`].
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Claimed {
-    /// Both cells were written.
-    Made,
-    /// The row is not as expected. With its cells as they were right after that, if they were read.
-    Refused(Option<OwnCells>),
-}
-
 /// One try of a renewal takes at most a third of the remaining lease time. If the first try meets a dead
 /// connection, there is time to read the record over another connection and to try again.
 pub(super) const RENEW_PARTS: u32 = 3;
-
-/// The operations of the layout `own`. Each change writes both cells in one atomic step, so they always have the same
-/// timestamp. No call carries one: the server chooses one that is not older than that of the cells before.
-///
-/// # Errors
-/// As for [`CellStore`].
-pub(super) trait OwnStore: LockTable {
-    /// Writes both cells if the row is as expected. Unless that is [`Expects::Unused`], it also reads the cells in the
-    /// same call.
-    fn claim(&self, write: &OwnWrite<'_>, expects: &Expects, by: Deadline) -> Result<Claimed>;
-
-    /// Writes both cells if the record is `expected`, and the number is the one to write. `parts` is as in
-    /// [`CheckAndPut`].
-    fn rewrite(&self, write: &OwnWrite<'_>, expected: &[u8], parts: u32, by: Deadline) -> Result<bool>;
-
-    /// Makes the first of several steps whose condition holds.
-    fn change(&self, change: &RowChange<'_>, by: Deadline) -> Result<RowChanged>;
-
-    /// Puts a cell beside number and record, whatever it holds. May put it twice.
-    fn put_beside(
-        &self,
-        row: &[u8],
-        qualifier: &[u8],
-        value: &[u8],
-        ttl: Duration,
-        by: Deadline,
-    ) -> Result<()>;
-
-    /// Replaces the records of several locks like [`rewrite`](OwnStore::rewrite), as
-    /// [`Register::replace_many`](crate::store::remote::Register::replace_many) describes. A hold that others go beside is
-    /// renewed beside the base that `hints` has.
-    fn replace_many<'a>(
-        &self,
-        changes: Vec<Replace<'a>>,
-        hints: &RowHints,
-        by: Deadline,
-        answered: OnReply<'_, 'a>,
-    );
-
-    fn read_cells(&self, row: &[u8], by: Deadline) -> Result<OwnCells>;
-
-    /// Reads the cells of many rows. Calls `report` with the position of each row that was read, and its cells.
-    ///
-    /// Default: reads none.
-    fn read_many(&self, rows: &[Vec<u8>], by: Deadline, report: &mut dyn FnMut(usize, OwnCells)) {
-        let _ = (rows, by, report);
-    }
-}

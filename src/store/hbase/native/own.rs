@@ -17,14 +17,13 @@ use super::send_error::{SendError, may_be_run, protocol_violation};
 use crate::error::Result;
 use crate::names::mode::Mode;
 use crate::runtime::time::Deadline;
-use crate::store::hbase::cell_store::{
-    self, BesideCell, Claimed, Durability, Expects, OwnCells, OwnStore, OwnWrite,
-};
+use crate::store::hbase::cell_store::{self, Durability};
 use crate::store::hbase::layout::{OWN_FENCE, OWN_LOCK};
 use crate::store::hbase::locks::FENCE_TTL;
 use crate::store::hbase::own;
-use crate::store::hbase::row_change::{
-    Allowed, CellTest, CellWrite, NumberTest, RowChange, RowChanged, RowCondition, RowStep,
+use crate::store::hbase::own_store::{
+    Allowed, BesideCell, Claimed, Expects, LockCellTest, LockCellWrite, LockRowChange, LockRowChanged,
+    LockRowCondition, LockRowStep, NumberTest, OwnCells, OwnStore, OwnWrite,
 };
 use crate::store::hbase::row_hints::RowHints;
 use crate::store::remote::resolve::part;
@@ -74,10 +73,10 @@ impl OwnStore for Native {
         })
     }
 
-    fn change(&self, change: &RowChange<'_>, by: Deadline) -> Result<RowChanged> {
+    fn change(&self, change: &LockRowChange<'_>, by: Deadline) -> Result<LockRowChanged> {
         let row = Bytes::copy_from_slice(change.row);
         self.on_region(RequestKind::Write, "conditional Put of holds", change.row, by, |region, by| {
-            let step = |step: &RowStep| {
+            let step = |step: &LockRowStep| {
                 conditional(
                     region,
                     row_condition(&row, &step.condition),
@@ -94,8 +93,8 @@ impl OwnStore for Native {
             let made = made(steps)?;
             let seen = seen.first().and_then(|seen| cells(seen).ok().map(decoded));
             Ok(match made {
-                Some(at) => RowChanged::Made(at, seen),
-                None => RowChanged::Refused(seen),
+                Some(at) => LockRowChanged::Made(at, seen),
+                None => LockRowChanged::Refused(seen),
             })
         })
     }
@@ -194,19 +193,21 @@ fn condition(bytes: &OwnBytes, expects: &Expects) -> Condition {
 ///
 /// The filter for all cells is a `SkipFilter`: it passes a row only if its inner filter passes each cell. Nothing may hide cells
 /// from it, so there is no filter for columns before it, and the number is still the first cell that passes: see [`condition`].
-fn row_condition(row: &Bytes, condition: &RowCondition) -> Condition {
+fn row_condition(row: &Bytes, condition: &LockRowCondition) -> Condition {
     let number = match condition.number {
         NumberTest::Absent => return comparing(row, &FAMILY, &NUMBER, EQUAL, &EMPTY),
         NumberTest::Is(number) => FilterTest::is(&FAMILY, &NUMBER, &be_bytes(number)),
         NumberTest::Below(number) => FilterTest::below(&FAMILY, &NUMBER, &be_bytes(number)),
     };
-    let cell = |(qualifier, test): &(Vec<u8>, CellTest)| {
+    let cell = |(qualifier, test): &(Vec<u8>, LockCellTest)| {
         let qualifier = Bytes::copy_from_slice(qualifier);
         match test {
-            CellTest::Is(value) => FilterTest::is(&FAMILY, &qualifier, &Bytes::copy_from_slice(value)),
-            CellTest::Empty => FilterTest::none(&FAMILY, &qualifier),
-            CellTest::Filled => FilterTest::some(&FAMILY, &qualifier),
-            CellTest::UpTo(value) => FilterTest::up_to(&FAMILY, &qualifier, &Bytes::copy_from_slice(value)),
+            LockCellTest::Is(value) => FilterTest::is(&FAMILY, &qualifier, &Bytes::copy_from_slice(value)),
+            LockCellTest::Empty => FilterTest::none(&FAMILY, &qualifier),
+            LockCellTest::Filled => FilterTest::some(&FAMILY, &qualifier),
+            LockCellTest::UpTo(value) => {
+                FilterTest::up_to(&FAMILY, &qualifier, &Bytes::copy_from_slice(value))
+            }
         }
     };
     let tests: Vec<_> = [number].into_iter().chain(condition.cells.iter().map(cell)).collect();
@@ -263,11 +264,11 @@ fn made(steps: &[RegionActionResult]) -> Result<Option<usize>, SendError> {
 }
 
 /// Builds the Puts of a step, one for each TTL. The number is among them, so it always has the newest timestamp of the row.
-fn step_puts(row: &Bytes, step: &RowStep, durability: Durability) -> Vec<MutationProto> {
+fn step_puts(row: &Bytes, step: &LockRowStep, durability: Durability) -> Vec<MutationProto> {
     let put_cell = |qualifier: Bytes, value: Bytes, ttl: Duration| {
         durable(durability, put(row, &FAMILY, [(qualifier, value)], Some(ttl)))
     };
-    let cell = |cell: &CellWrite| {
+    let cell = |cell: &LockCellWrite| {
         let [qualifier, value] = packed([&cell.qualifier, &cell.value]);
         put_cell(qualifier, value, cell.ttl)
     };

@@ -9,7 +9,7 @@ use crate::runtime::time::Deadline;
 use crate::store::hbase::cell_store::{Durability, PROBE};
 use crate::store::hbase::diagnose::PROBE_TTL;
 use crate::store::hbase::layout::FREE;
-use crate::store::hbase::row_change::{RowChange, RowChanged};
+use crate::store::hbase::own_store::{LockRowChange, LockRowChanged};
 
 /// What a server does with a change while the row has a cell of an unknown kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,8 +49,8 @@ impl HbaseOwnStore {
         let Some(number) = self.cells.read_cells(row, by)?.number else { return Ok(Probed::NotKnown) };
         let is_made = || {
             let steps = vec![requests::probe(number, PROBE_TTL)];
-            let change = RowChange { row, steps, reads: false, durability: Durability::Async, parts: 1 };
-            Ok(matches!(self.cells.change(&change, by)?, RowChanged::Made(..)))
+            let change = LockRowChange { row, steps, reads: false, durability: Durability::Async, parts: 1 };
+            Ok(matches!(self.cells.change(&change, by)?, LockRowChanged::Made(..)))
         };
         // One that no other check uses: it would remove ours. It sorts behind the number.
         let unknown =

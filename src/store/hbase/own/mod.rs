@@ -38,14 +38,13 @@ use std::time::Duration;
 use self::own_row::OwnRow;
 pub(super) use self::own_row::{FREE_PLACE, INTENT, PLACE, TURN};
 pub(super) use self::requests::{end_intent, renew};
-use super::cell_store::{
-    Cell, Claimed, Content, Durability, Expects, OwnCells, OwnStore, OwnWrite, RENEW_PARTS, ScannedRow,
-};
+use super::cell_store::{Cell, Content, Durability, RENEW_PARTS, ScannedRow};
 use super::diagnose::{PROBE_TTL, diagnose};
 use super::history;
 use super::layout::{FREE, OWN_FENCE, OWN_HISTORY, OWN_LOCK};
 use super::list;
 use super::locks::{FENCE_TTL, LAZY_RELEASE_TTL};
+use super::own_store::{Claimed, Expects, OwnCells, OwnStore, OwnWrite};
 use super::promises;
 use super::row_hints::RowHints;
 use super::rules::refuse_own_table;
@@ -445,7 +444,7 @@ mod tests {
     use crate::runtime::sync::real::Mutex;
     use crate::store::hbase::cell_store::{LockTable, RowPage, RowScan, SchemaFault};
     use crate::store::hbase::layout::CellColumn;
-    use crate::store::hbase::row_change::{RowChange, RowChanged};
+    use crate::store::hbase::own_store::{LockRowChange, LockRowChanged};
 
     const LONG: Duration = Duration::from_secs(60);
 
@@ -521,9 +520,9 @@ mod tests {
             Ok(true)
         }
 
-        fn change(&self, _: &RowChange<'_>, _: Deadline) -> Result<RowChanged> {
+        fn change(&self, _: &LockRowChange<'_>, _: Deadline) -> Result<LockRowChanged> {
             let is_made = self.0.changes.lock().pop_front().unwrap_or_default();
-            Ok(if is_made { RowChanged::Made(0, None) } else { RowChanged::Refused(None) })
+            Ok(if is_made { LockRowChanged::Made(0, None) } else { LockRowChanged::Refused(None) })
         }
 
         fn put_beside(&self, _: &[u8], at: &[u8], value: &[u8], _: Duration, _: Deadline) -> Result<()> {

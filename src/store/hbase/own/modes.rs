@@ -17,7 +17,7 @@ use crate::runtime::time::{Deadline, Moment};
 use crate::store::hbase::cell_store::{Durability, RENEW_PARTS};
 use crate::store::hbase::layout::FREE;
 use crate::store::hbase::locks::LAZY_RELEASE_TTL;
-use crate::store::hbase::row_change::{NumberTest, RowChange, RowChanged, RowStep};
+use crate::store::hbase::own_store::{LockRowChange, LockRowChanged, LockRowStep, NumberTest};
 use crate::store::hbase::row_hints::RowHint;
 use crate::store::hbase::row_keys::lock_row;
 use crate::store::remote::{ChangeMode, Join, ModeRegister, NotChanged, Record, Reply, Settled, StoredHolds};
@@ -41,19 +41,19 @@ impl HbaseOwnStore {
     fn make(
         &self,
         row: &[u8],
-        steps: Vec<RowStep>,
+        steps: Vec<LockRowStep>,
         parts: u32,
         by: Deadline,
     ) -> Result<Settled<usize, OwnRow>> {
-        let change = RowChange { row, steps, reads: true, durability: Durability::Sync, parts };
+        let change = LockRowChange { row, steps, reads: true, durability: Durability::Sync, parts };
         let read = match self.cells.change(&change, by)? {
-            RowChanged::Made(step, _) => return Ok(Settled::Yes(step)),
-            RowChanged::Refused(Some(cells)) => {
+            LockRowChanged::Made(step, _) => return Ok(Settled::Yes(step)),
+            LockRowChanged::Refused(Some(cells)) => {
                 let read = OwnRow::of(cells);
                 self.saw(row, &read);
                 read
             }
-            RowChanged::Refused(None) => {
+            LockRowChanged::Refused(None) => {
                 self.counters.read_after_refusal();
                 self.read_row(row, by)?
             }
@@ -202,9 +202,9 @@ impl HbaseOwnStore {
         let row = &lock_row(name);
         let durability = if stored.ttl() <= LAZY_RELEASE_TTL { Durability::Async } else { Durability::Sync };
         let steps = requests::release(stored, number);
-        let change = RowChange { row, steps, reads: true, durability, parts: 1 };
+        let change = LockRowChange { row, steps, reads: true, durability, parts: 1 };
         Reply::of(self.cells.change(&change, by), |changed| match changed {
-            RowChanged::Made(step, cells) => {
+            LockRowChanged::Made(step, cells) => {
                 self.hints.left(row, place);
                 if step == 0 {
                     self.hints.saw(row, Some(number), None);
@@ -213,7 +213,9 @@ impl HbaseOwnStore {
                 }
                 Reply::Yes(())
             }
-            RowChanged::Refused(cells) => Reply::No(cells.map(|cells| OwnRow::of(cells).standing_of(stored))),
+            LockRowChanged::Refused(cells) => {
+                Reply::No(cells.map(|cells| OwnRow::of(cells).standing_of(stored)))
+            }
         })
     }
 
@@ -222,8 +224,8 @@ impl HbaseOwnStore {
     fn free_deserted(&self, row: &[u8], read: &OwnRow, durability: Durability, by: Deadline) {
         let Some(step) = requests::free(read) else { return };
         let number = step.number;
-        let change = RowChange { row, steps: vec![step], reads: false, durability, parts: 1 };
-        if matches!(self.cells.change(&change, by), Ok(RowChanged::Made(..))) {
+        let change = LockRowChange { row, steps: vec![step], reads: false, durability, parts: 1 };
+        if matches!(self.cells.change(&change, by), Ok(LockRowChanged::Made(..))) {
             self.hints.saw(row, Some(number), None);
         }
     }

@@ -24,10 +24,11 @@ use crate::names::holder::Identity;
 use crate::names::owner::OwnerToken;
 use crate::runtime::time::wall_ms;
 use crate::store::IntentId;
-use crate::store::hbase::cell_store::{BesideCell, Cell, OwnCells};
+use crate::store::hbase::cell_store::Cell;
 use crate::store::hbase::layout::FREE;
 use crate::store::hbase::locks::FENCE_TTL;
-use crate::store::hbase::row_change::CellTest;
+use crate::store::hbase::own_store::LockCellTest;
+use crate::store::hbase::own_store::{BesideCell, OwnCells};
 use crate::store::remote::{Found, Record, Standing, StoredHolds, StoredIntent};
 
 /// The first byte of the qualifiers of places.
@@ -60,8 +61,8 @@ pub(super) fn free_place(covers: Duration) -> Vec<u8> {
 }
 
 /// The test for a place that a record with this TTL can take.
-pub(super) fn takes_place(ttl: Duration) -> CellTest {
-    CellTest::UpTo(free_place(ttl))
+pub(super) fn takes_place(ttl: Duration) -> LockCellTest {
+    LockCellTest::UpTo(free_place(ttl))
 }
 
 /// The base of the holds with this number.
@@ -402,7 +403,7 @@ mod tests {
         assert!(values.is_sorted());
         for value in &values {
             for ttl in [Duration::ZERO, TTL, TTL + Duration::from_millis(1), FENCE_TTL] {
-                let CellTest::UpTo(limit) = takes_place(ttl) else { panic!("another test") };
+                let LockCellTest::UpTo(limit) = takes_place(ttl) else { panic!("another test") };
                 assert_eq!(*value <= limit, covered(value).unwrap() <= ttl, "{value:?} {ttl:?}");
             }
         }

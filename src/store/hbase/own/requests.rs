@@ -30,7 +30,9 @@ use crate::names::holder::Holder;
 use crate::names::mode::Mode;
 use crate::store::hbase::layout::{FREE, OWN_LOCK};
 use crate::store::hbase::locks::FENCE_TTL;
-use crate::store::hbase::row_change::{Allowed, CellTest, CellWrite, NumberTest, RowCondition, RowStep};
+use crate::store::hbase::own_store::{
+    Allowed, LockCellTest, LockCellWrite, LockRowCondition, LockRowStep, NumberTest,
+};
 use crate::store::hbase::row_hints::BaseSeen;
 use crate::store::remote::{Join, Record};
 use crate::store::{INTENT_MAX, IntentId, TURN_MAX};
@@ -50,7 +52,7 @@ pub(super) enum Passing {
 /// A change that makes a new hold or replaces one, with the record that it writes and the base that stands then.
 #[derive(Debug, Clone)]
 pub(super) struct HoldStep {
-    pub(super) step: RowStep,
+    pub(super) step: LockRowStep,
     pub(super) record: Record,
     /// `None`: an exclusive record stands.
     pub(super) base_ttl: Option<Duration>,
@@ -60,36 +62,36 @@ fn lock() -> Vec<u8> {
     OWN_LOCK.qualifier.into()
 }
 
-fn put(qualifier: Vec<u8>, value: &[u8], ttl: Duration) -> CellWrite {
-    CellWrite { qualifier, value: value.to_vec(), ttl }
+fn put(qualifier: Vec<u8>, value: &[u8], ttl: Duration) -> LockCellWrite {
+    LockCellWrite { qualifier, value: value.to_vec(), ttl }
 }
 
-fn put_record(record: &Record) -> CellWrite {
+fn put_record(record: &Record) -> LockCellWrite {
     put(record.place().map_or_else(lock, place), record.as_bytes(), record.ttl())
 }
 
-fn put_base((number, ttl): BaseSeen) -> CellWrite {
+fn put_base((number, ttl): BaseSeen) -> LockCellWrite {
     put_record(&base(number, ttl))
 }
 
-fn leave(record: &Record) -> CellWrite {
+fn leave(record: &Record) -> LockCellWrite {
     put(record.place().map_or_else(lock, place), &free_place(record.ttl()), record.ttl())
 }
 
 /// Ends an intent. An empty cell covers it for as long as it may last.
-pub(in crate::store::hbase) fn end_intent(id: IntentId) -> CellWrite {
+pub(in crate::store::hbase) fn end_intent(id: IntentId) -> LockCellWrite {
     put(own_row::intent(id), FREE, INTENT_MAX)
 }
 
-fn begin_turn(turn: Option<Duration>) -> Option<CellWrite> {
+fn begin_turn(turn: Option<Duration>) -> Option<LockCellWrite> {
     turn.map(|turn| put(TURN.to_vec(), TURN_LASTS, turn.clamp(Duration::from_millis(1), TURN_MAX)))
 }
 
-fn stands(record: &Record) -> (Vec<u8>, CellTest) {
-    (record.place().map_or_else(lock, place), CellTest::Is(record.as_bytes().to_vec()))
+fn stands(record: &Record) -> (Vec<u8>, LockCellTest) {
+    (record.place().map_or_else(lock, place), LockCellTest::Is(record.as_bytes().to_vec()))
 }
 
-fn is_base((number, ttl): BaseSeen) -> (Vec<u8>, CellTest) {
+fn is_base((number, ttl): BaseSeen) -> (Vec<u8>, LockCellTest) {
     stands(&base(number, ttl))
 }
 
@@ -126,11 +128,11 @@ impl NewMember<'_> {
         Allowed { modes: compatible(self.record.mode()), intents, exactly: self.leftovers.to_vec() }
     }
 
-    fn tests(&self, record: &Record) -> Vec<(Vec<u8>, CellTest)> {
+    fn tests(&self, record: &Record) -> Vec<(Vec<u8>, LockCellTest)> {
         let own = (place(self.place.0), takes_place(record.ttl()));
         let passing = match self.passing {
             Passing::None | Passing::All => None,
-            Passing::InTurn => Some((TURN.to_vec(), CellTest::Filled)),
+            Passing::InTurn => Some((TURN.to_vec(), LockCellTest::Filled)),
             Passing::Nested(outer) => Some(stands(outer)),
         };
         [own].into_iter().chain(passing).collect()
@@ -140,16 +142,16 @@ impl NewMember<'_> {
         &self,
         number: NumberTest,
         base: BaseSeen,
-        of_lock: Option<(Vec<u8>, CellTest)>,
+        of_lock: Option<(Vec<u8>, LockCellTest)>,
         record: Record,
     ) -> HoldStep {
         let mut cells = self.tests(&record);
         cells.extend(of_lock);
-        let condition = RowCondition { number, cells, allows: Some(self.allows()) };
+        let condition = LockRowCondition { number, cells, allows: Some(self.allows()) };
         let mut writes = vec![put_base(base), put_record(&record)];
         writes.extend(begin_turn(self.turn));
         HoldStep {
-            step: RowStep { condition, number: base.0, cells: writes },
+            step: LockRowStep { condition, number: base.0, cells: writes },
             record,
             base_ttl: Some(base.1),
         }
@@ -166,14 +168,14 @@ impl NewMember<'_> {
     pub(super) fn begins(&self, number: u64) -> HoldStep {
         let record = self.record_of(number);
         let base = (number, record.ttl());
-        self.step(NumberTest::Below(number), base, Some((lock(), CellTest::Empty)), record)
+        self.step(NumberTest::Below(number), base, Some((lock(), LockCellTest::Empty)), record)
     }
 
     /// Begins the number over a record of an earlier number than `last`.
     pub(super) fn begins_over(&self, outlived: &[u8], last: u64, number: u64) -> HoldStep {
         let record = self.record_of(number);
         let base = (number, record.ttl());
-        let seen = Some((lock(), CellTest::Is(outlived.to_vec())));
+        let seen = Some((lock(), LockCellTest::Is(outlived.to_vec())));
         self.step(NumberTest::Is(last), base, seen, record)
     }
 
@@ -226,25 +228,25 @@ pub(super) fn join(
 }
 
 /// Returns the renewal of a hold, beside this base.
-pub(in crate::store::hbase) fn renew(stored: &Record, renewed: &Record, seen: BaseSeen) -> RowStep {
+pub(in crate::store::hbase) fn renew(stored: &Record, renewed: &Record, seen: BaseSeen) -> LockRowStep {
     let base = (seen.0, seen.1.max(renewed.ttl()));
     let cells = vec![is_base(seen), stands(stored)];
-    let condition = RowCondition { number: NumberTest::Is(seen.0), cells, allows: None };
-    RowStep { condition, number: seen.0, cells: vec![put_base(base), put_record(renewed)] }
+    let condition = LockRowCondition { number: NumberTest::Is(seen.0), cells, allows: None };
+    LockRowStep { condition, number: seen.0, cells: vec![put_base(base), put_record(renewed)] }
 }
 
 /// Returns the two ways to release a hold: as the last one, which frees the lock, and beside others.
-pub(super) fn release(stored: &Record, number: u64) -> Vec<RowStep> {
+pub(super) fn release(stored: &Record, number: u64) -> Vec<LockRowStep> {
     let condition =
-        |allows| RowCondition { number: NumberTest::Is(number), cells: vec![stands(stored)], allows };
+        |allows| LockRowCondition { number: NumberTest::Is(number), cells: vec![stands(stored)], allows };
     let alone = Allowed { modes: Vec::new(), intents: true, exactly: vec![exactly(stored)] };
     vec![
-        RowStep {
+        LockRowStep {
             condition: condition(Some(alone)),
             number,
             cells: vec![put(lock(), FREE, FENCE_TTL), leave(stored)],
         },
-        RowStep { condition: condition(None), number, cells: vec![leave(stored)] },
+        LockRowStep { condition: condition(None), number, cells: vec![leave(stored)] },
     ]
 }
 
@@ -260,14 +262,14 @@ pub(super) fn step_down(
     let number = least.max(last.saturating_add(1));
     let record = record.renewed(ttl).placed(record.mode(), at).numbered(number);
     let allows = Allowed { modes: Vec::new(), intents: true, exactly: leftovers.to_vec() };
-    let condition = RowCondition {
+    let condition = LockRowCondition {
         number: NumberTest::Is(last),
         cells: vec![stands(held), (place(at), takes_place(record.ttl()))],
         allows: Some(allows),
     };
     let cells = vec![put_base((number, record.ttl())), put_record(&record)];
     let base_ttl = Some(record.ttl());
-    Some(HoldStep { step: RowStep { condition, number, cells }, record, base_ttl })
+    Some(HoldStep { step: LockRowStep { condition, number, cells }, record, base_ttl })
 }
 
 /// Returns the change of an update hold into a shared one, at the same place.
@@ -289,35 +291,36 @@ pub(super) fn upgrade(
     let record = record.placed(Mode::Exclusive, 0).numbered(number);
     let own = [exactly(held)];
     let exactly = own.into_iter().chain(leftovers.iter().cloned()).collect();
-    let condition = RowCondition {
+    let condition = LockRowCondition {
         number: NumberTest::Is(seen.0),
         cells: vec![is_base(seen), stands(held)],
         allows: Some(Allowed { modes: Vec::new(), intents: true, exactly }),
     };
     let mut cells = vec![put_record(&record), leave(held)];
     cells.extend(intent.map(end_intent));
-    HoldStep { step: RowStep { condition, number, cells }, record, base_ttl: None }
+    HoldStep { step: LockRowStep { condition, number, cells }, record, base_ttl: None }
 }
 
 /// Returns a change of a row that no lock has, under a condition of all kinds that the changes above have.
-pub(super) fn probe(number: u64, ttl: Duration) -> RowStep {
-    let cells = vec![(lock(), CellTest::Empty), (place(0), takes_place(ttl))];
-    let condition = RowCondition { number: NumberTest::Is(number), cells, allows: Some(Allowed::default()) };
-    RowStep { condition, number, cells: vec![put(lock(), FREE, ttl)] }
+pub(super) fn probe(number: u64, ttl: Duration) -> LockRowStep {
+    let cells = vec![(lock(), LockCellTest::Empty), (place(0), takes_place(ttl))];
+    let condition =
+        LockRowCondition { number: NumberTest::Is(number), cells, allows: Some(Allowed::default()) };
+    LockRowStep { condition, number, cells: vec![put(lock(), FREE, ttl)] }
 }
 
 /// Returns the change that frees a lock with a base and without holds.
-pub(super) fn free(row: &OwnRow) -> Option<RowStep> {
+pub(super) fn free(row: &OwnRow) -> Option<LockRowStep> {
     let (condition, number) = (deserted(row)?, row.number?);
-    Some(RowStep { condition, number, cells: vec![put(lock(), FREE, FENCE_TTL)] })
+    Some(LockRowStep { condition, number, cells: vec![put(lock(), FREE, FENCE_TTL)] })
 }
 
 /// Returns what a change of a row with a base and without holds requires, so that there are none.
-pub(super) fn deserted(row: &OwnRow) -> Option<RowCondition> {
+pub(super) fn deserted(row: &OwnRow) -> Option<LockRowCondition> {
     let (base, number) = (row.base.as_ref()?, row.number?);
     let allows = Allowed { modes: Vec::new(), intents: true, exactly: row.leftovers.clone() };
     let cells = vec![stands(base)];
-    row.stored.holds.is_empty().then_some(RowCondition {
+    row.stored.holds.is_empty().then_some(LockRowCondition {
         number: NumberTest::Is(number),
         cells,
         allows: Some(allows),
@@ -332,8 +335,9 @@ mod tests {
     use crate::names::holder::Identity;
     use crate::names::lock_name::LockName;
     use crate::names::owner::OwnerToken;
-    use crate::store::hbase::cell_store::{BesideCell, Cell, OwnCells};
+    use crate::store::hbase::cell_store::Cell;
     use crate::store::hbase::own::own_row::IntentCell;
+    use crate::store::hbase::own_store::{BesideCell, OwnCells};
 
     /// The number of the row.
     const LAST: u64 = 700;
@@ -397,7 +401,7 @@ mod tests {
     }
 
     /// Whether a server would find that the condition holds. `native/own.rs` builds the filters that say the same.
-    fn holds(condition: &RowCondition, row: &Row) -> bool {
+    fn holds(condition: &LockRowCondition, row: &Row) -> bool {
         let number = row.get(NUMBER).filter(|value| !value.is_empty());
         let is = |number: u64| number.to_be_bytes().to_vec();
         let numbered = match condition.number {
@@ -408,10 +412,10 @@ mod tests {
         let tested = condition.cells.iter().all(|(qualifier, test)| {
             let value = row.get(qualifier).map_or(&[][..], Vec::as_slice);
             match test {
-                CellTest::Is(wanted) => value == wanted,
-                CellTest::Empty => value.is_empty(),
-                CellTest::Filled => !value.is_empty(),
-                CellTest::UpTo(limit) => value <= limit.as_slice(),
+                LockCellTest::Is(wanted) => value == wanted,
+                LockCellTest::Empty => value.is_empty(),
+                LockCellTest::Filled => !value.is_empty(),
+                LockCellTest::UpTo(limit) => value <= limit.as_slice(),
             }
         });
         let allowed = |allowed: &Allowed, qualifier: &Vec<u8>, value: &Vec<u8>| {
@@ -432,13 +436,13 @@ mod tests {
     }
 
     /// Returns the condition without each of its parts.
-    fn weakened(condition: &RowCondition) -> Vec<(String, RowCondition)> {
+    fn weakened(condition: &LockRowCondition) -> Vec<(String, LockRowCondition)> {
         if condition.number == NumberTest::Absent {
             // Nothing else is looked at.
             return Vec::new();
         }
         let mut weaker = Vec::new();
-        let mut add = |what: String, change: &dyn Fn(&mut RowCondition)| {
+        let mut add = |what: String, change: &dyn Fn(&mut LockRowCondition)| {
             let mut condition = condition.clone();
             change(&mut condition);
             weaker.push((what, condition));
@@ -466,7 +470,7 @@ mod tests {
     /// Asserts that the change is made in `row` with each of the cells in `passes`, and not with any of those in `refused`, and
     /// that each part of the condition is needed for one of them.
     #[track_caller]
-    fn check(step: &RowStep, row: &Row, passes: &[Other], refused: &[Other]) {
+    fn check(step: &LockRowStep, row: &Row, passes: &[Other], refused: &[Other]) {
         let with = |(_, qualifier, value): &Other| {
             let mut row = row.clone();
             match value {
@@ -537,7 +541,7 @@ mod tests {
         parts.concat()
     }
 
-    fn puts(step: &RowStep) -> Vec<(Vec<u8>, Vec<u8>, Duration)> {
+    fn puts(step: &LockRowStep) -> Vec<(Vec<u8>, Vec<u8>, Duration)> {
         step.cells.iter().map(|it| (it.qualifier.clone(), it.value.clone(), it.ttl)).collect()
     }
 
@@ -827,7 +831,7 @@ mod tests {
             other("an updater", &hold(Mode::Update, 4, LAST, LONG)),
         ];
         let passes = [with("a process that waits", INTENT, b"\x01")];
-        let step = RowStep { condition, number: NEXT, cells: Vec::new() };
+        let step = LockRowStep { condition, number: NEXT, cells: Vec::new() };
         check(&step, &row, &all(&[&passes, &harmless()]), &all(&[&refused, &unknown()]));
         for held in [held_by(&[&shared(3)]), self::row(LAST, []), Row::new()] {
             assert_eq!((deserted(&self::read(&held)), free(&self::read(&held))), (None, None));
