@@ -601,7 +601,18 @@ mod tests {
         let renewal = renew(&shared(3), &renewed, (LAST, LONG));
         let update = hold(Mode::Update, 3, LAST, LONG);
         let share = share(&update, &asked(Mode::Shared).renewed(2 * LONG), (LAST, LONG)).unwrap();
-        for (step, ttl) in [(join.step, 3 * LONG), (renewal, 2 * LONG), (share.step, 2 * LONG)] {
+        // A base that lasts longer stands for another hold.
+        let beside_longer = renew(&shared(3), &renewed, (LAST, 5 * LONG));
+        let joins_longer =
+            NewMember { place: (5, LONG), ..new(&record, &Passing::None) }.joins((LAST, 5 * LONG));
+        let steps = [
+            (join.step, 3 * LONG),
+            (renewal, 2 * LONG),
+            (share.step, 2 * LONG),
+            (beside_longer, 5 * LONG),
+            (joins_longer.step, 5 * LONG),
+        ];
+        for (step, ttl) in steps {
             let base = base(LAST, ttl).as_bytes().to_vec();
             assert_eq!(puts(&step)[0], (LOCK.to_vec(), base, ttl));
         }
