@@ -151,7 +151,9 @@ fn what_is_put_is_read_back_and_lies_in_the_bins_that_are_documented() {
     assert_eq!(stored.time_to_live(), None, "the record expires");
 
     // A list is reported, but its value is not.
-    stage.write(&key, &[("list", raw::Value::List(vec![1.into()]))]);
+    let deep = (0..12).fold(raw::Value::from(1), |inner, _| raw::Value::List(vec![inner]));
+    stage.write(&key, &[("deep", deep), ("list", raw::Value::List(vec![1.into()]))]);
+    assert_eq!(record.get().unwrap().unwrap().value("deep"), Some(&Value::Other));
     assert_eq!(record.get().unwrap().unwrap().value("list"), Some(&Value::Other));
 }
 

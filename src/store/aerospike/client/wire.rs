@@ -481,7 +481,8 @@ fn value(kind: u8, bytes: &[u8]) -> io::Result<BinValue> {
             Ok(text) => BinValue::Text(text.to_owned()),
             Err(_) => BinValue::Other,
         },
-        MAP | LIST => msgpack::value(bytes)?,
+        // An application's bin may be deeper than ours. The others of the reply are read all the same.
+        MAP | LIST => msgpack::value(bytes).unwrap_or(BinValue::Other),
         _ => BinValue::Other,
     })
 }
@@ -589,6 +590,14 @@ mod tests {
         assert!(!reply(0, None).answers(numbered, 7));
         assert!(reply(27, None).answers(numbered, 7), "a refusal has no number");
         assert!(reply(0, None).answers(Asked::Read(&[]), 7), "nor has a request for all bins");
+    }
+
+    #[test]
+    fn a_list_or_a_map_that_is_not_understood_is_another_value() {
+        for bytes in [&[0x91; 100][..], &[0xc1], &[0x92, 1]] {
+            assert_eq!(value(LIST, bytes).unwrap(), BinValue::Other);
+            assert_eq!(value(MAP, bytes).unwrap(), BinValue::Other);
+        }
     }
 
     #[test]

@@ -145,12 +145,10 @@ impl AerospikeOwnStore {
                 (When::Held(lease_of(&token)), vec![climb, alone, put(&BASE), who, lasts, waits, read])
             }
             (_, Mode::Exclusive) => {
-                let (put, lasts) = (
-                    put(change.record.token().as_bytes()),
-                    BinOperation::Put(LASTS_MS, BinValue::Int(lasts_ms)),
-                );
-                let drop = BinOperation::Drop(HOLDS);
-                (When::Meets(conditions::is_held_alone(&held)), vec![climb, put, who, lasts, drop, read])
+                let token = put(change.record.token().as_bytes());
+                let lasts = BinOperation::Put(LASTS_MS, BinValue::Int(lasts_ms));
+                let when = When::Meets(conditions::is_held_alone(&held));
+                (when, vec![climb, token, who, lasts, BinOperation::Drop(HOLDS), read])
             }
             _ => {
                 let exchanged = conditions::holds_exchanged(&held, &new, lasts_ms, identity);
@@ -269,20 +267,13 @@ fn numbered(record: &Record, reply: &FoundRecord) -> Record {
     record.numbered(number.unwrap_or_default())
 }
 
-fn reply_of<Y, N>(settled: Settled<Y, N>) -> Reply<Y, N> {
-    match settled {
-        Settled::Yes(yes) => Reply::Yes(yes),
-        Settled::No(no) => Reply::No(no),
-    }
-}
-
 impl ModeRegister for AerospikeOwnStore {
     fn join(&self, join: &Join<'_>, by: Deadline) -> Reply<Record, Holder> {
-        Reply::of(self.try_to_join(join, by), reply_of)
+        Reply::of_settled(self.try_to_join(join, by))
     }
 
     fn change_mode(&self, change: &ChangeMode<'_>, by: Deadline) -> Reply<Record, NotChanged> {
-        Reply::of(self.try_to_change(change, by), reply_of)
+        Reply::of_settled(self.try_to_change(change, by))
     }
 
     fn read_holds(&self, name: &LockName, by: Deadline) -> Result<StoredHolds> {

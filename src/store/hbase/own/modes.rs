@@ -18,7 +18,7 @@ use crate::store::hbase::cell_store::{Durability, RENEW_PARTS};
 use crate::store::hbase::layout::FREE;
 use crate::store::hbase::locks::LAZY_RELEASE_TTL;
 use crate::store::hbase::own_store::{LockRowChange, LockRowChanged, LockRowStep, NumberTest};
-use crate::store::hbase::row_hints::RowHint;
+use crate::store::hbase::row_hints::{BaseSeen, RowHint};
 use crate::store::hbase::row_keys::lock_row;
 use crate::store::remote::{ChangeMode, Join, ModeRegister, NotChanged, Record, Reply, Settled, StoredHolds};
 use crate::store::{INTENT_MAX, Intent, IntentId};
@@ -133,17 +133,8 @@ impl HbaseOwnStore {
         let row = &lock_row(change.name);
         let Some(number) = change.held.number() else { return Ok(Settled::No(NotChanged::NotStored)) };
         let seen = self.hints.base(row, number, change.held.ttl());
-        let mut step = match (change.held.mode(), change.record.mode()) {
-            (Mode::Exclusive, _) => {
-                let place = (draw(256) as u8, change.record.ttl());
-                requests::step_down(change.held, change.record, place, change.least, &[])
-            }
-            (_, Mode::Exclusive) => {
-                let ends = (change.least, change.intent);
-                Some(requests::upgrade(change.held, change.record, seen, ends, &[]))
-            }
-            _ => requests::share(change.held, change.record, seen),
-        };
+        let place = (draw(256) as u8, change.record.ttl());
+        let mut step = change_of(change, Some(seen), Some(place), &[]);
         for _ in 0..TRIES {
             let Some(sent) = step else { return Ok(Settled::No(NotChanged::NotStored)) };
             let read = match self.make(row, vec![sent.step.clone()], RENEW_PARTS, by)? {
@@ -267,27 +258,33 @@ fn guesses(hint: &RowHint, join: &Join<'_>, place: Option<u8>) -> Vec<HoldStep> 
 /// Returns the change for the row that was read, whose record of the hold is the expected one; who else holds the lock if that
 /// stands in the way; `None` if the hold has no base.
 fn changes(read: &OwnRow, change: &ChangeMode<'_>) -> Result<Option<HoldStep>, Box<Holder>> {
-    let base = || Some((read.number?, read.base.as_ref()?.ttl()));
-    let in_the_way = |mode| read.stored.hold_against(mode, Some(change.held));
-    match (change.held.mode(), change.record.mode()) {
-        (Mode::Exclusive, to) => {
-            // One of an unknown kind: the condition would be refused each time.
-            if let Some(holder) = in_the_way(to) {
-                return Err(holder.into());
-            }
-            let place = read.free_place(change.record.ttl(), None, draw);
-            // All places have records of earlier numbers.
-            let place = place.ok_or_else(|| Box::new(Holder::unknown()))?;
-            Ok(requests::step_down(change.held, change.record, place, change.least, &read.leftovers))
-        }
-        (_, Mode::Exclusive) => match in_the_way(Mode::Exclusive) {
-            Some(holder) => Err(holder.into()),
-            None => Ok(base().map(|seen| {
-                let ends = (change.least, change.intent);
-                requests::upgrade(change.held, change.record, seen, ends, &read.leftovers)
-            })),
-        },
-        _ => Ok(base().and_then(|seen| requests::share(change.held, change.record, seen))),
+    let modes = [change.held.mode(), change.record.mode()];
+    // To step down, others are in the way too if they are of an unknown kind.
+    let in_the_way = read.stored.hold_against(change.record.mode(), Some(change.held));
+    if let Some(holder) = in_the_way.filter(|_| modes.contains(&Mode::Exclusive)) {
+        return Err(holder.into());
+    }
+    let seen = read.number.zip(read.base.as_ref().map(Record::ttl));
+    let place = read.free_place(change.record.ttl(), None, draw);
+    if place.is_none() && change.held.mode() == Mode::Exclusive {
+        // All places have records of earlier numbers.
+        return Err(Holder::unknown().into());
+    }
+    Ok(change_of(change, seen, place, &read.leftovers))
+}
+
+/// `seen`: the base, which a hold that is not exclusive needs. `place`: for one that was exclusive.
+fn change_of(
+    change: &ChangeMode<'_>,
+    seen: Option<BaseSeen>,
+    place: Option<(u8, Duration)>,
+    leftovers: &[(Vec<u8>, Vec<u8>)],
+) -> Option<HoldStep> {
+    let ChangeMode { held, record, least, intent, .. } = *change;
+    match (held.mode(), record.mode()) {
+        (Mode::Exclusive, _) => requests::step_down(held, record, place?, least, leftovers),
+        (_, Mode::Exclusive) => Some(requests::upgrade(held, record, seen?, (least, intent), leftovers)),
+        _ => requests::share(held, record, seen?),
     }
 }
 
@@ -298,17 +295,11 @@ fn draw(choices: usize) -> usize {
 
 impl ModeRegister for HbaseOwnStore {
     fn join(&self, join: &Join<'_>, by: Deadline) -> Reply<Record, Holder> {
-        Reply::of(self.try_to_join(join, by), |settled| match settled {
-            Settled::Yes(record) => Reply::Yes(record),
-            Settled::No(holder) => Reply::No(holder),
-        })
+        Reply::of_settled(self.try_to_join(join, by))
     }
 
     fn change_mode(&self, change: &ChangeMode<'_>, by: Deadline) -> Reply<Record, NotChanged> {
-        Reply::of(self.try_to_change(change, by), |settled| match settled {
-            Settled::Yes(record) => Reply::Yes(record),
-            Settled::No(why) => Reply::No(why),
-        })
+        Reply::of_settled(self.try_to_change(change, by))
     }
 
     fn read_holds(&self, name: &LockName, by: Deadline) -> Result<StoredHolds> {

@@ -27,8 +27,7 @@ use crate::store::IntentId;
 use crate::store::hbase::cell_store::Cell;
 use crate::store::hbase::layout::FREE;
 use crate::store::hbase::locks::FENCE_TTL;
-use crate::store::hbase::own_store::LockCellTest;
-use crate::store::hbase::own_store::{BesideCell, OwnCells};
+use crate::store::hbase::own_store::{BesideCell, LockCellTest, OwnCells};
 use crate::store::remote::{Found, Record, Standing, StoredHolds, StoredIntent};
 
 /// The first byte of the qualifiers of places.
