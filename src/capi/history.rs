@@ -164,8 +164,8 @@ mod tests {
     fn an_entry_has_the_numbers_of_its_modes() {
         let by = Identity::this_process("").unwrap();
         let change = HistoryEntry {
-            mode: Mode::Update,
-            mode_before: Some(Mode::Exclusive),
+            mode: Mode::Shared,
+            mode_before: Some(Mode::Update),
             ..HistoryEntry::now(HistoryKind::ModeChanged, &by)
         };
         let shared = HistoryEntry { mode: Mode::Shared, ..HistoryEntry::now(HistoryKind::Acquired, &by) };
@@ -175,6 +175,6 @@ mod tests {
         };
         let history = LockHistory([change, shared].map(with_texts).into());
         let modes = [0, 1].map(|at| history.at(at).map(|entry| (entry.mode, entry.mode_before)));
-        assert_eq!(modes, [Some((2, 0)), Some((1, 0))]);
+        assert_eq!(modes, [Some((1, 2)), Some((1, 0))]);
     }
 }

@@ -230,3 +230,6 @@ impl<R: Register> ModeStore for RemoteStore<R> {
         self.mode_register()?.withdraw(name, intent, by)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -376,6 +376,7 @@ macro_rules! modes_contract {
             nobody_gets_the_lock_during_a_conversion,
             conversions_that_are_not_allowed_are_refused,
             a_record_that_holds_nothing_converts_nothing,
+            a_record_from_before_a_longer_renewal_converts_the_hold,
             a_converted_hold_lasts_for_its_new_ttl,
             all_holds_are_listed_and_one_is_broken_alone,
             a_blocker_is_found_where_an_attempt_is_refused,

@@ -682,6 +682,18 @@ pub fn a_record_that_holds_nothing_converts_nothing(site: &Site) {
     });
 }
 
+/// Several threads may use one lease.
+pub fn a_record_from_before_a_longer_renewal_converts_the_hold(site: &Site) {
+    for (from, to) in CONVERSIONS {
+        let (store, name) = (site.store(), site.name(&format!("{from}-{to}")));
+        let grant = take(&*store, &name, from);
+        assert!(store.renew(&name, &grant.owner_record, 2 * HELD, soon()).unwrap().is_some());
+        let changed = convert(&*store, &name, &grant, from, to);
+        is_void(&*store, &name, &grant.owner_record);
+        release(&*store, &name, &changed);
+    }
+}
+
 pub fn a_converted_hold_lasts_for_its_new_ttl(site: &Site) {
     for (from, to) in CONVERSIONS {
         patiently(|ttl| {
