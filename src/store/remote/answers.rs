@@ -39,14 +39,6 @@ impl<Y, N> Reply<Y, N> {
         answer.map_or_else(Reply::failed, decide)
     }
 
-    /// Converts the result of a call that found out whether the change was made, as [`of`](Reply::of) does.
-    pub(crate) fn of_settled(answer: Result<Settled<Y, N>>) -> Reply<Y, N> {
-        Reply::of(answer, |settled| match settled {
-            Settled::Yes(yes) => Reply::Yes(yes),
-            Settled::No(no) => Reply::No(no),
-        })
-    }
-
     /// An error with [`Code::InDoubt`](crate::Code::InDoubt) is Lost, and any other error is Down.
     pub fn failed(error: Error) -> Reply<Y, N> {
         if error.is_in_doubt() { Reply::Lost(error) } else { Reply::Down(error) }
@@ -61,6 +53,16 @@ impl<Y, N> Reply<Y, N> {
             }
             Reply::Lost(error) | Reply::Down(error) => Err(error),
         }
+    }
+}
+
+/// The result of a call that found out whether the change was made. An error is as [`failed`](Reply::failed) says.
+impl<Y, N> From<Result<Settled<Y, N>>> for Reply<Y, N> {
+    fn from(answer: Result<Settled<Y, N>>) -> Reply<Y, N> {
+        Reply::of(answer, |settled| match settled {
+            Settled::Yes(yes) => Reply::Yes(yes),
+            Settled::No(no) => Reply::No(no),
+        })
     }
 }
 

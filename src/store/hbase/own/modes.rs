@@ -295,11 +295,11 @@ fn draw(choices: usize) -> usize {
 
 impl ModeRegister for HbaseOwnStore {
     fn join(&self, join: &Join<'_>, by: Deadline) -> Reply<Record, Holder> {
-        Reply::of_settled(self.try_to_join(join, by))
+        self.try_to_join(join, by).into()
     }
 
     fn change_mode(&self, change: &ChangeMode<'_>, by: Deadline) -> Reply<Record, NotChanged> {
-        Reply::of_settled(self.try_to_change(change, by))
+        self.try_to_change(change, by).into()
     }
 
     fn read_holds(&self, name: &LockName, by: Deadline) -> Result<StoredHolds> {
