@@ -162,7 +162,7 @@ mod tests {
     /// No program in C makes such an entry itself.
     #[test]
     fn an_entry_has_the_numbers_of_its_modes() {
-        let by = Identity::this_process("").unwrap();
+        let by = Identity { host: "h".into(), pid: 1, start_ms: 7, purpose: String::new(), notices: None };
         let change = HistoryEntry {
             mode: Mode::Shared,
             mode_before: Some(Mode::Update),

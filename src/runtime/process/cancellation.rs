@@ -2,7 +2,6 @@
 
 use std::ffi::c_int;
 use std::marker::PhantomData;
-use std::ptr;
 
 /// `PTHREAD_CANCEL_DISABLE` of glibc and musl.
 #[cfg(not(any(miri, target_os = "android")))]
@@ -17,6 +16,7 @@ unsafe extern "C" {
 #[derive(Debug)]
 pub(crate) struct CancellationPause {
     /// The state before, or `None` if that is unknown.
+    #[cfg_attr(any(miri, target_os = "android"), expect(dead_code, reason = "nothing is to be restored"))]
     before: Option<c_int>,
     /// The state is that of the thread.
     _here: PhantomData<*const ()>,
@@ -47,7 +47,7 @@ impl Drop for CancellationPause {
         if let Some(before) = self.before {
             // SAFETY: as above. The call is no cancellation point. A thread of the asynchronous type could be ended here,
             // but such a thread must not call the library, as the header says.
-            unsafe { pthread_setcancelstate(before, ptr::null_mut()) };
+            unsafe { pthread_setcancelstate(before, std::ptr::null_mut()) };
         }
     }
 }
