@@ -96,14 +96,14 @@ impl Session {
         let terms = PollTerms { poll: settings.poll, timeout: settings.timeout };
         let poller =
             LatchPoller::new(Arc::clone(&store), Arc::clone(&background), Arc::clone(&notices), terms);
-        let queue = LocalQueues::new(notices);
+        let queue = LocalQueues::new(Arc::clone(&notices));
         let leases = {
             let (store, events) = (Arc::clone(&store), Arc::clone(&events));
             Leases::new(store, settings.clone(), events, Arc::clone(&queue), Arc::clone(&background))?
         };
         let intents = {
             let (store, background) = (Arc::clone(&store), Arc::clone(&background));
-            Intents::new(store, background, identity.clone(), settings.timeout)
+            Intents::new(store, background, notices, identity.clone(), settings.timeout)
         };
         let askers = {
             let (store, limit) = (Arc::clone(&store), settings.timeout.min(READ_MAX));

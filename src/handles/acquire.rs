@@ -119,8 +119,7 @@ fn attempt(
     let by = Deadline::after(session.settings.timeout.min(ttl));
     let asked = session.settings.asked_ttl(ttl);
     let mut doubtful = Vec::new();
-    // Others register for the release of a lock that one process holds.
-    let notices = session.queue.notices().for_grant().filter(|_| mode == Mode::Exclusive);
+    let notices = session.queue.notices().for_grant(name, mode);
     let with_notices = notices.map(|notices| Identity { notices: Some(notices), ..session.identity.clone() });
     let attempt =
         Attempt { name, ttl: asked, identity: with_notices.as_ref().unwrap_or(&session.identity), by };
@@ -200,7 +199,7 @@ fn granted(
         linger.granted(name, grant.fences);
     }
     if let Some(grant) = terms.notices {
-        session.queue.notices().granted(name, grant);
+        session.queue.notices().granted(name, grant, terms.mode);
     }
     let lock = HeldLock::new(name.clone(), grant, terms);
     leased(

@@ -329,7 +329,7 @@ impl Leases {
         let converting = lock.begin_conversion(to)?;
         let (name, from, ttl) = (lock.name(), lock.mode(), lock.ttl());
         let asked = self.settings.asked_ttl(ttl);
-        let notices = self.queue.notices().for_grant().filter(|_| to == Mode::Exclusive);
+        let notices = self.queue.notices().for_grant(name, to);
         let identity = Identity { notices, ..identity.clone() };
         let by = Deadline::after(self.settings.timeout.min(ttl));
         let attempt = Attempt { name, ttl: asked, identity: &identity, by };
@@ -356,7 +356,7 @@ impl Leases {
                 let ends = self.settings.lease_end(grant.since, ttl);
                 let notices = notices.map(|notices| notices.grant);
                 if let Some(grant) = notices {
-                    self.queue.notices().granted(name, grant);
+                    self.queue.notices().granted(name, grant, to);
                 }
                 let terms = LeaseTerms { mode: to, ttl, asked, ends, until_death: false, notices };
                 let next = HeldLock::new(name.clone(), grant, terms).takes_over(&goes_over);
@@ -390,7 +390,7 @@ impl Leases {
     fn left(&self, lock: &HeldLock) {
         match lock.mode() {
             Mode::Exclusive => self.queue.released(lock.name(), lock.notices(), self.settings.retry),
-            _ => self.queue.reader_left(lock.name()),
+            _ => self.queue.reader_left(lock.name(), lock.notices()),
         }
     }
 
@@ -411,7 +411,7 @@ impl Leases {
             match mode {
                 _ if next != Next::Done => {}
                 Mode::Exclusive => queue.released(&name, notices, retry),
-                _ => queue.reader_left(&name),
+                _ => queue.reader_left(&name, notices),
             }
             if next == Next::Done && std::mem::take(&mut may_reappear) {
                 current = Some(freeing(LockDoubt::MayBeTaken));

@@ -17,10 +17,12 @@ use std::time::Duration;
 use crate::names::holder::{Holder, Identity};
 use crate::names::lock_name::LockName;
 use crate::names::mode::Mode;
+use crate::names::notice_endpoint::GrantEndpoint;
 use crate::runtime::background::{Background, JobLane, Next, Ticket};
 use crate::runtime::sync::{HashMap, Mutex};
 use crate::runtime::time::{Deadline, Moment};
 use crate::store::{INTENT_MAX, Intent, IntentId, LockStore, ModeStore, TURN_MAX};
+use crate::wait::notices::Notices;
 
 /// An intent is announced again after this time.
 const REFRESH: Duration = Duration::from_secs(1);
@@ -32,6 +34,7 @@ const QUANTUM: u32 = 10;
 pub(crate) struct Intents {
     store: Arc<dyn LockStore>,
     background: Arc<Background>,
+    notices: Arc<Notices>,
     identity: Identity,
     timeout: Duration,
     state: Mutex<IntentsState>,
@@ -48,6 +51,8 @@ struct IntentsState {
 
 struct OpenIntent {
     id: IntentId,
+    /// Where the readers that it keeps out register.
+    notices: Option<GrantEndpoint>,
     waiters: usize,
     announced: Moment,
 }
@@ -72,11 +77,12 @@ impl Intents {
     pub(crate) fn new(
         store: Arc<dyn LockStore>,
         background: Arc<Background>,
+        notices: Arc<Notices>,
         identity: Identity,
         timeout: Duration,
     ) -> Arc<Intents> {
         let (timeout, state) = (timeout.min(REFRESH), Mutex::default());
-        Arc::new(Intents { store, background, identity, timeout, state })
+        Arc::new(Intents { store, background, notices, identity, timeout, state })
     }
 
     /// Announces that a writer waits for the lock. Blocks for one call to the store, unless another writer of this process has
@@ -95,7 +101,8 @@ impl Intents {
                 }
                 None => {
                     let id = IntentId::draw().ok()?;
-                    let intent = OpenIntent { id, waiters: 1, announced: Moment::now() };
+                    let notices = self.notices.announced(name);
+                    let intent = OpenIntent { id, notices, waiters: 1, announced: Moment::now() };
                     state.open.insert(name.clone(), intent);
                     (id, true)
                 }
@@ -127,7 +134,9 @@ impl Intents {
 
     /// Announces one intent. If a grant has ended it meanwhile, it ends again.
     fn announce_one(&self, modes: &dyn ModeStore, name: &LockName, id: IntentId, by: Deadline) -> bool {
-        let intent = Intent { id, identity: &self.identity, lasts: INTENT_MAX };
+        let notices = self.state.lock().open.get(name).and_then(|intent| intent.notices);
+        let identity = Identity { notices, ..self.identity.clone() };
+        let intent = Intent { id, identity: &identity, lasts: INTENT_MAX };
         let announced = modes.announce(name, intent, by);
         let mut state = self.state.lock();
         match state.open.get_mut(name).filter(|intent| intent.id == id) {
@@ -253,9 +262,10 @@ impl Drop for WaitingWriter {
         if intent.waiters > 0 {
             return;
         }
-        state.open.remove(&self.name);
+        let notices = state.open.remove(&self.name).and_then(|intent| intent.notices);
         state.withdrawn.push_back((self.name.clone(), self.id));
         drop(state);
+        notices.into_iter().for_each(|writer| self.intents.notices.withdrawn(&self.name, writer));
         self.intents.look_after();
     }
 }
@@ -356,7 +366,8 @@ mod tests {
     fn stage() -> (Arc<MemoryStore>, [Arc<Intents>; 2]) {
         let store = Arc::new(MemoryStore::new());
         let intents = [(); 2].map(|()| {
-            Intents::new(store.clone(), Arc::new(Background::new(2)), identity(), Duration::from_secs(10))
+            let (background, notices) = (Arc::new(Background::new(2)), Arc::new(Notices::off()));
+            Intents::new(store.clone(), background, notices, identity(), Duration::from_secs(10))
         });
         (store, intents)
     }

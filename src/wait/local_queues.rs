@@ -43,7 +43,7 @@ use crate::runtime::cancel::CancelToken;
 use crate::runtime::sync::{AtomicBool, Condvar, HashMap, Mutex, MutexGuard};
 use crate::runtime::time::{Deadline, LONGEST_PARK, Moment, jittered};
 use crate::wait::fairness::{LOOP_QUANTUM, Past, Recent, others_turn};
-use crate::wait::notices::{ANSWER, LocalQueueAtRelease, LocalWaiters, NextTurn, Notices};
+use crate::wait::notices::{ANSWER, Arrival, LocalQueueAtRelease, LocalWaiters, NextTurn, Notices};
 
 /// Fairness quantum of a queue: the number of retry intervals for which a lock may be passed on within this
 /// process. Then the queue yields for one interval. Other processes ask once per interval and find the lock free.
@@ -185,6 +185,10 @@ impl Waiter {
         Arc::new(Waiter { arrived: Moment::now(), retry, mode, is_within, wake, failure: Mutex::default() })
     }
 
+    fn arrival(&self) -> Arrival {
+        Arrival { at: self.arrived, mode: self.mode }
+    }
+
     /// When a reader goes before writers of this process.
     fn turn_at(&self) -> Moment {
         self.arrived.after(self.retry.saturating_mul(QUANTUM))
@@ -268,14 +272,27 @@ impl LocalQueues {
         self.pass_on(name, grant, retry, false);
     }
 
-    /// Records that a holder of this process has left, which was not exclusive. The front asks whether it is its turn.
-    pub(crate) fn reader_left(&self, name: &LockName) {
-        let Some(queue) = self.by_name.lock().get(name).cloned() else { return };
+    /// Records that a holder of this process has left, which was not exclusive. The front asks whether it is its turn, unless
+    /// another process has waited longer.
+    pub(crate) fn reader_left(&self, name: &LockName, grant: Option<u64>) {
+        let queue = self.by_name.lock().get(name).cloned();
+        let front = queue.as_ref().and_then(|queue| queue.state.lock().waiting.front().cloned());
+        let first =
+            front.as_ref().filter(|_| !self.closed.load(Ordering::SeqCst)).map(|front| front.arrival());
+        let at_release = LocalQueueAtRelease { front: first, since: None, yield_until: None };
+        let turn = grant.map_or(NextTurn::Ours, |grant| self.notices.released(name, grant, at_release));
+        let (Some(queue), Some(front)) = (queue, front) else { return };
         let mut state = queue.state.lock();
-        if !state.yielding {
-            state.releases += 1;
-            state.ask_at(Moment::now(), Ask::Attempt);
-            state.wake_front();
+        if state.yielding {
+            return;
+        }
+        state.releases += 1;
+        match turn {
+            NextTurn::Theirs => state.ask_at(Moment::now().after(jittered(front.retry)), Ask::Read),
+            NextTurn::Ours | NextTurn::Yield => {
+                state.ask_at(Moment::now(), Ask::Attempt);
+                state.wake_front();
+            }
         }
     }
 
@@ -340,7 +357,7 @@ impl LocalQueues {
         let (front, since) = match &queue {
             Some(queue) => {
                 let state = queue.state.lock();
-                (state.waiting.front().map(|front| front.arrived), state.ours_since)
+                (state.waiting.front().map(|front| front.arrival()), state.ours_since)
             }
             None => (None, self.recent.lock().since(name)),
         };
@@ -448,7 +465,7 @@ impl<Q: Deref<Target = LocalQueues>> QueueTicket<Q> {
     fn join(queues: Q, name: &LockName, waiter: Arc<Waiter>) -> QueueTicket<Q> {
         let retry = waiter.retry;
         let is_first = queues.notices.are_open() && !queues.by_name.lock().contains_key(name);
-        let is_registered = is_first && queues.notices.joined(name);
+        let is_registered = is_first && queues.notices.joined(name, waiter.mode);
         let mut by_name = queues.by_name.lock();
         let queue = match by_name.get(name) {
             Some(queue) => Arc::clone(queue),
@@ -698,10 +715,12 @@ impl<Q: Deref<Target = LocalQueues>> QueueTicket<Q> {
         state.holder = holder;
         state.ask_at(next, Ask::Read);
         let somebody_stays = state.waiting.len() > 1 || !terms.by.passed();
+        let is_of_readers = |holder: &Holder| holder.mode != Mode::Exclusive || holder.is_waiting;
+        let has_readers = state.holder.as_ref().is_some_and(is_of_readers);
         drop(state);
         match notices {
             notices if somebody_stays => {
-                self.queues.notices.refused(&self.name, notices, self.waiter.arrived)
+                self.queues.notices.refused(&self.name, notices, has_readers, self.waiter.arrival())
             }
             Some(holder) => self.queues.notices.want(holder),
             None => {}

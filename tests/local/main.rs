@@ -18,6 +18,7 @@ mod events;
 mod fence_gate;
 mod id_lock;
 mod local_notices;
+mod local_notices_of_modes;
 mod local_schemes;
 mod lock_names;
 mod memory_contract;

@@ -5,7 +5,7 @@ use std::env;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use dlm::{Code, Level, LockManager, Moment};
+use dlm::{Code, Level, LockManager, Mode, Moment};
 use dlm_fixtures::dialogue::{Dialogue, next_order, say};
 use dlm_fixtures::role;
 use dlm_testkit::{LONG, LONGEST, unless_stalled};
@@ -14,6 +14,7 @@ const URI: &str = "DLM_TEST_URI";
 const CLIENT: &str = "DLM_TEST_CLIENT";
 const RETRY: &str = "DLM_TEST_RETRY";
 const GRANTS: &str = "DLM_TEST_GRANTS";
+const MODE: &str = "DLM_TEST_MODE";
 
 const HOLD: Duration = Duration::from_millis(1);
 /// Also how long the lock of a process that was killed stays held.
@@ -34,10 +35,14 @@ impl Place {
 
     /// Starts a process that takes the lock so many times. It waits for an order first.
     fn start(&self, notices: &str, retry: &str, grants: usize) -> Dialogue {
+        self.start_in(Mode::Exclusive, notices, retry, grants)
+    }
+
+    fn start_in(&self, mode: Mode, notices: &str, retry: &str, grants: usize) -> Dialogue {
         let mut command = role::process(module_path!(), "loop", &env::temp_dir());
         let separator = if self.uri.contains('?') { '&' } else { '?' };
         command.env(URI, format!("{}{separator}notices={notices}", self.uri)).env(CLIENT, &self.client);
-        command.env(RETRY, retry).env(GRANTS, grants.to_string());
+        command.env(RETRY, retry).env(GRANTS, grants.to_string()).env(MODE, mode.name());
         let started = Dialogue::start(&mut command);
         started.report("ready");
         started
@@ -55,7 +60,8 @@ fn role() {
     let builder = LockManager::builder().store_uri(&setting(URI)).client(&setting(CLIENT)).wait(LONGEST);
     let manager = builder.timeout(LONG).ttl(TTL).option("retry", &setting(RETRY)).open().unwrap();
     manager.initialize().unwrap();
-    let lock = manager.lock("passed", Level::Xdc).unwrap();
+    let exclusive = manager.lock("passed", Level::Xdc).unwrap();
+    let lock = if setting(MODE) == Mode::Shared.name() { exclusive.shared() } else { exclusive };
     say(format_args!("ready"));
     next_order();
     let (grants, mut fences) = (setting(GRANTS).parse::<usize>().unwrap(), Vec::new());
@@ -73,7 +79,7 @@ fn role() {
         let ends = lease.ends();
         thread::sleep(HOLD);
         match lease.release() {
-            Ok(true) => fences.push(lease.fence().unwrap().0.to_string()),
+            Ok(true) => fences.push(lease.epoch().unwrap().0.to_string()),
             other => {
                 assert!(Moment::now() >= ends, "{other:?}");
                 continue;
@@ -114,6 +120,29 @@ fn turns_are_taken(place: &Place) {
     assert_eq!(turns.len(), PROCESSES * GRANTS, "each grant has a fence of its own");
     let changes = turns.windows(2).filter(|pair| pair[0] != pair[1]).count();
     assert!(changes > turns.len() / 2, "the lock went to another process {changes} times only: {turns:?}");
+}
+
+/// Without notices, a writer would find the lock free at one of its polls at best, and so would the readers that it keeps out.
+fn readers_and_writers_take_turns(place: &Place) {
+    // As above.
+    unless_stalled(Duration::from_millis(50), || turns_are_taken_with_readers(place));
+}
+
+fn turns_are_taken_with_readers(place: &Place) {
+    const GRANTS: usize = 30;
+    let modes = [Mode::Shared, Mode::Shared, Mode::Shared, Mode::Shared, Mode::Exclusive, Mode::Exclusive];
+    let start = |mode| place.start_in(mode, place.notices, "5s", GRANTS);
+    let mut processes: Vec<_> = modes.into_iter().map(start).collect();
+    let began = Moment::now();
+    processes.iter_mut().for_each(|process| process.order("go"));
+    let turns = turns(processes);
+    let took = Moment::now().since(began);
+    assert_eq!(turns.len(), modes.len() * GRANTS);
+    let is_writer = |process: usize| modes[process] == Mode::Exclusive;
+    let writers = turns.iter().filter(|process| is_writer(**process)).count();
+    assert_eq!(writers, 2 * GRANTS, "each grant of a writer has a number of its own");
+    // One turn in five may be found by a poll.
+    assert!(took < Duration::from_secs(5) * GRANTS as u32 / 5, "{took:?}");
 }
 
 fn a_process_without_notices_among_eight_gets_turns(place: &Place) {
@@ -158,6 +187,11 @@ mod embedded {
     }
 
     #[test]
+    fn readers_and_writers_take_turns() {
+        super::readers_and_writers_take_turns(&place().0);
+    }
+
+    #[test]
     fn processes_that_are_killed_are_passed_over() {
         super::processes_that_are_killed_are_passed_over(&place().0);
     }
@@ -172,6 +206,15 @@ mod hbase {
         table::gateway()?;
         let uri = format!("hbase://{}/{}", hbase::hbase().masters, table::TABLE);
         Some(Place::new(uri, "udp://127.0.0.1"))
+    }
+
+    #[test]
+    fn readers_and_writers_take_turns() {
+        if table::gateway().is_none() {
+            return;
+        }
+        let uri = format!("hbase://{}/dlm_test_notices_own?layout=own", hbase::hbase().masters);
+        super::readers_and_writers_take_turns(&Place::new(uri, "udp://127.0.0.1"));
     }
 
     #[test]
@@ -191,6 +234,13 @@ mod hbase {
 mod aerospike {
     use super::*;
     use dlm_fixtures::aerospike::aerospike_or_skip;
+
+    #[test]
+    fn readers_and_writers_take_turns() {
+        let Some(server) = aerospike_or_skip() else { return };
+        let uri = format!("{}?layout=own", server.uri());
+        super::readers_and_writers_take_turns(&Place::new(uri, "udp://127.0.0.1"));
+    }
 
     #[test]
     fn a_released_lock_goes_to_the_process_that_waits() {

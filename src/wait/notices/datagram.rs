@@ -4,11 +4,11 @@
 //!
 //! | kind | from, to | fields | means |
 //! |---|---|---|---|
-//! | 1 register | waiter, holder | `key:u64 nonce:u64 waited_ms:u32 count:u8` and entries | notify me when the lock is free |
+//! | 1 register | waiter, holder | `key:u64 nonce:u64 waited_ms:u32 count:u8`, entries, modes and `mode:u8` | notify me when the lock is free |
 //! | 2 registered | holder, waiter | `nonce:u64` | I hold the lock and shall notify you |
 //! | 3 moved | earlier holder, waiter | `nonce:u64 endpoint key:u64` | that one is next: register there |
 //! | 4 not here | any, waiter | `nonce:u64` | I do not hold it: look at the store |
-//! | 5 ask | earlier holder, first waiter | `nonce:u64 key:u64 age_ms:u32 count:u8` and entries | the lock is free: ask for it; these wait behind you |
+//! | 5 ask | earlier holder, first waiter | `nonce:u64 key:u64 age_ms:u32 count:u8`, entries and modes | the lock is free: ask for it; these wait behind you |
 //! | 6 received | first waiter, earlier holder | `key:u64` | I ask for it |
 //! | 7 declined | first waiter, earlier holder | `key:u64` | I do not want it any more |
 //! | 8 pause | holder, waiter | `nonce:u64 ms:u32` | nobody with notices asks for this time, so that others get a turn |
@@ -22,10 +22,12 @@
 //! version answers so. Kinds that a version does not know are ignored.
 //!
 //! An entry is another waiting process: `endpoint nonce:u64 waited_ms:u32`. Its nonce is 0 in `waiting`: it is for the
-//! holder alone. `register` and `who waits` are padded, so that no reply is longer than the datagram it answers.
+//! holder alone. The modes are those that the entries wait for, a byte each. The highest bit says that the process was told to
+//! ask before it was refused. Who leaves the modes out waits for an exclusive lock, as earlier versions do. `register` and `who waits` are padded, so that no reply is longer than the datagram it answers.
 
 use std::time::Duration;
 
+use crate::names::mode::Mode;
 use crate::names::notice_endpoint::NoticeEndpoint;
 
 const MAGIC: &[u8; 4] = b"dlmN";
@@ -36,6 +38,8 @@ pub(super) const BYTES_MAX: usize = 1400;
 const REPLY_MAX: usize = 6 + 8 + 19 + 8;
 /// Length of the longest reply to a question who waits.
 const WAITING_MAX: usize = 6 + 8 + 4 + 4 + 1 + ENTRIES_MAX * (19 + 8 + 4);
+/// In the byte of a mode.
+const WAS_TOLD: u8 = 0x80;
 /// What a challenge quotes. No grant has it.
 const NO_KEY: u64 = 0;
 /// Highest number of entries in one datagram, and so in the queue of one lock.
@@ -47,11 +51,14 @@ pub(super) struct SentEntry {
     pub(super) endpoint: NoticeEndpoint,
     pub(super) nonce: u64,
     pub(super) waited: Duration,
+    pub(super) mode: Mode,
+    /// Whether it was told to ask, and then refused.
+    pub(super) was_told: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Datagram {
-    Register { key: u64, nonce: u64, waited: Duration, entries: Vec<SentEntry> },
+    Register { key: u64, nonce: u64, waited: Duration, mode: Mode, was_told: bool, entries: Vec<SentEntry> },
     Registered { nonce: u64 },
     Moved { nonce: u64, to: NoticeEndpoint, key: u64 },
     NotHere { nonce: u64 },
@@ -74,9 +81,11 @@ impl Datagram {
         out.push(VERSION);
         out.push(self.kind());
         match self {
-            Datagram::Register { key, nonce, waited, entries } => {
+            Datagram::Register { key, nonce, waited, mode, was_told, entries } => {
                 put(&mut out, &[*key, *nonce]);
                 put_entries(&mut out, *waited, entries);
+                put_modes(&mut out, entries);
+                out.push(mode_byte(*mode, *was_told));
                 out.resize(out.len().max(REPLY_MAX), 0);
             }
             // Not padded: it is shorter than any entry that causes it.
@@ -88,6 +97,7 @@ impl Datagram {
             Datagram::Ask { nonce, key, age, entries } => {
                 put(&mut out, &[*nonce, *key]);
                 put_entries(&mut out, *age, entries);
+                put_modes(&mut out, entries);
             }
             Datagram::Moved { nonce, to, key } => {
                 put(&mut out, &[*nonce]);
@@ -124,10 +134,11 @@ impl Datagram {
         Some(match kind {
             1 => {
                 let (nonce, rest) = number(rest)?;
-                let (waited, entries) = entries(rest)?;
+                let (waited, mut entries, rest) = entries(rest)?;
+                let (mode, was_told) = take_modes(&mut entries, rest);
                 match first {
                     NO_KEY => Datagram::Challenge { nonce },
-                    key => Datagram::Register { key, nonce, waited, entries },
+                    key => Datagram::Register { key, nonce, waited, mode, was_told, entries },
                 }
             }
             2 => Datagram::Registered { nonce: first },
@@ -138,7 +149,8 @@ impl Datagram {
             4 => Datagram::NotHere { nonce: first },
             5 => {
                 let (key, rest) = number(rest)?;
-                let (age, entries) = entries(rest)?;
+                let (age, mut entries, rest) = entries(rest)?;
+                take_modes(&mut entries, rest);
                 Datagram::Ask { nonce: first, key, age, entries }
             }
             6 => Datagram::Received { key: first },
@@ -149,7 +161,7 @@ impl Datagram {
             10 if bytes.len() >= WAITING_MAX => Datagram::WhoWaits { key: first, nonce: number(rest)?.0 },
             11 => {
                 let (threads, rest) = rest.split_first_chunk()?;
-                let (waited, entries) = entries(rest)?;
+                let (waited, entries, _) = entries(rest)?;
                 Datagram::Waiting { nonce: first, threads: u32::from_be_bytes(*threads), waited, entries }
             }
             12 => Datagram::Leave { key: first, nonce: number(rest)?.0 },
@@ -158,16 +170,16 @@ impl Datagram {
         })
     }
 
-    /// Whether it goes to a process that waits, or is said to.
-    pub(super) fn is_to_a_waiter(&self) -> bool {
+    /// Whether it goes to a process that waits, or is said to, or to one that this process waits for.
+    pub(super) fn is_of_a_wait(&self) -> bool {
         match self {
-            Datagram::Registered { .. }
+            Datagram::Register { .. }
+            | Datagram::Registered { .. }
             | Datagram::Moved { .. }
             | Datagram::Ask { .. }
             | Datagram::Pause { .. }
             | Datagram::Challenge { .. } => true,
-            Datagram::Register { .. }
-            | Datagram::NotHere { .. }
+            Datagram::NotHere { .. }
             | Datagram::Received { .. }
             | Datagram::Declined { .. }
             | Datagram::Opened { .. }
@@ -202,7 +214,7 @@ fn put(out: &mut Vec<u8>, numbers: &[u64]) {
 }
 
 fn put_entries(out: &mut Vec<u8>, time: Duration, entries: &[SentEntry]) {
-    let entries = &entries[..entries.len().min(ENTRIES_MAX)];
+    let entries = fitting(entries);
     out.extend_from_slice(&millis(time).to_be_bytes());
     out.push(entries.len() as u8);
     for entry in entries {
@@ -212,7 +224,29 @@ fn put_entries(out: &mut Vec<u8>, time: Duration, entries: &[SentEntry]) {
     }
 }
 
-fn entries(bytes: &[u8]) -> Option<(Duration, Vec<SentEntry>)> {
+fn put_modes(out: &mut Vec<u8>, entries: &[SentEntry]) {
+    out.extend(fitting(entries).iter().map(|entry| mode_byte(entry.mode, entry.was_told)));
+}
+
+fn mode_byte(mode: Mode, was_told: bool) -> u8 {
+    mode.code() | if was_told { WAS_TOLD } else { 0 }
+}
+
+fn fitting(entries: &[SentEntry]) -> &[SentEntry] {
+    &entries[..entries.len().min(ENTRIES_MAX)]
+}
+
+/// Sets the modes of the entries, and returns the one after them.
+fn take_modes(entries: &mut [SentEntry], bytes: &[u8]) -> (Mode, bool) {
+    // Who waits for something that this version does not know waits until nobody has the lock.
+    let mode = |byte: u8| Mode::from_code(byte & !WAS_TOLD).unwrap_or(Mode::Exclusive);
+    let mut modes = bytes.iter().map(|byte| (mode(*byte), byte & WAS_TOLD != 0));
+    entries.iter_mut().zip(&mut modes).for_each(|(entry, of)| (entry.mode, entry.was_told) = of);
+    modes.next().unwrap_or_default()
+}
+
+/// Returns a time, the entries, and the bytes after them.
+fn entries(bytes: &[u8]) -> Option<(Duration, Vec<SentEntry>, &[u8])> {
     let (time, rest) = duration(bytes)?;
     let (&count, mut rest) = rest.split_first()?;
     let mut entries = Vec::new();
@@ -220,10 +254,10 @@ fn entries(bytes: &[u8]) -> Option<(Duration, Vec<SentEntry>)> {
         let (endpoint, after) = NoticeEndpoint::split(rest)?;
         let (nonce, after) = number(after)?;
         let (waited, after) = duration(after)?;
-        entries.push(SentEntry { endpoint, nonce, waited });
+        entries.push(SentEntry { endpoint, nonce, waited, mode: Mode::Exclusive, was_told: false });
         rest = after;
     }
-    Some((time, entries))
+    Some((time, entries, rest))
 }
 
 fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
@@ -247,11 +281,12 @@ mod tests {
 
     fn samples() -> Vec<Datagram> {
         let endpoint = NoticeEndpoint::Udp("[2001:db8::1]:9".parse().unwrap());
-        let entry = SentEntry { endpoint, nonce: 5, waited: Duration::from_millis(70) };
+        let (mode, was_told) = (Mode::Exclusive, false);
+        let entry = SentEntry { endpoint, nonce: 5, waited: Duration::from_millis(70), mode, was_told };
         let (nonce, key, waited) = (u64::MAX, 3, Duration::from_secs(4));
         vec![
-            Datagram::Register { key, nonce, waited, entries: Vec::new() },
-            Datagram::Register { key, nonce, waited, entries: vec![entry; ENTRIES_MAX] },
+            Datagram::Register { key, nonce, waited, mode, was_told, entries: Vec::new() },
+            Datagram::Register { key, nonce, waited, mode, was_told, entries: vec![entry; ENTRIES_MAX] },
             Datagram::Registered { nonce },
             Datagram::Moved { nonce, to: endpoint, key },
             Datagram::NotHere { nonce },
@@ -279,6 +314,36 @@ mod tests {
     }
 
     #[test]
+    fn the_modes_of_who_waits_come_after_the_entries_and_are_exclusive_without_them() {
+        let endpoint = NoticeEndpoint::Local(7);
+        let waiting = |mode| SentEntry {
+            endpoint,
+            nonce: 5,
+            waited: Duration::ZERO,
+            mode,
+            was_told: mode == Mode::Update,
+        };
+        let (nonce, key, age) = (1, 3, Duration::ZERO);
+        let entries = vec![waiting(Mode::Shared), waiting(Mode::Exclusive), waiting(Mode::Update)];
+        let (mode, was_told) = (Mode::Shared, true);
+        let register =
+            Datagram::Register { key, nonce, waited: age, mode, was_told, entries: entries.clone() };
+        assert_eq!(Datagram::decode(&register.encode()), Some(register));
+        let ask = Datagram::Ask { nonce, key, age, entries };
+        let bytes = ask.encode();
+        let Some(Datagram::Ask { entries, .. }) = Datagram::decode(&bytes[..bytes.len() - 3]) else {
+            panic!("earlier versions send it so")
+        };
+        let is_as_before = |entry: &SentEntry| entry.mode == Mode::Exclusive && !entry.was_told;
+        assert!(entries.iter().all(is_as_before) && entries.len() == 3);
+        let unknown = [&bytes[..bytes.len() - 1], &[77]].concat();
+        let Some(Datagram::Ask { entries, .. }) = Datagram::decode(&unknown) else { panic!() };
+        let modes: Vec<_> = entries.iter().map(|entry| entry.mode).collect();
+        assert_eq!(modes, [Mode::Shared, Mode::Exclusive, Mode::Exclusive]);
+        assert_eq!(Datagram::decode(&bytes), Some(ask));
+    }
+
+    #[test]
     fn no_reply_is_longer_than_what_it_answers() {
         let length = |at: usize| samples()[at].encode().len();
         for reply in 2..5 {
@@ -295,7 +360,8 @@ mod tests {
         let (key, bytes) = (9_u64.to_be_bytes(), nonce.to_be_bytes());
         let register = old(1, &[&key, &bytes, &[0, 0, 0, 70, 0], &[0; 14]]);
         let waited = Duration::from_millis(70);
-        let expected = Datagram::Register { key: 9, nonce, waited, entries: Vec::new() };
+        let (mode, was_told) = (Mode::Exclusive, false);
+        let expected = Datagram::Register { key: 9, nonce, waited, mode, was_told, entries: Vec::new() };
         assert_eq!((Datagram::decode(&register), expected.encode()), (Some(expected), register));
         assert_eq!(Datagram::decode(&old(4, &[&bytes])), Some(Datagram::NotHere { nonce }));
         // They take it for a register that quotes nothing, and answer `not here`.

@@ -9,11 +9,16 @@
 //! | free | it has released the lock, and has sent a notice to the next process (`handed`), or none waited | moved, or ask |
 //!
 //! A process that gets the lock by a notice gets the rest of the queue with it. So one hand-over costs two datagrams, however
-//! many wait. The queue is in one place only. If it is lost there, as when its process is killed, nothing happens but
+//! many wait. The queue of an exclusive lock is in one place only. If it is lost there, as when its process is killed, nothing happens but
 //! this: its processes find the lock by polling, as without notices, and register with the next holder.
 //!
-//! A key is what a register must quote: the random bits of a grant, which are in its record, or the random bits with
-//! which the last holder sent to the next one. A nonce is what a notice must quote. It is drawn by the waiter and used once.
+//! Several processes may hold a lock that is not exclusive. Each has a queue of its own, with those that register there, and
+//! passes it on when it holds the lock no more. A process that is refused, because others still hold the lock, takes its queue
+//! to one of them. Whoever is granted a lock that others may hold beside it notifies those that come before the next writer.
+//! A writer that waits for readers has announced itself in the store, with a key. Readers that it keeps out register with it.
+//!
+//! A key is what a register must quote: the random bits of a grant or of such a writer, which are in its record, or the random
+//! bits with which the last holder sent to the next one. A nonce is what a notice must quote. It is drawn by the waiter and used once.
 //! An entry ends by itself, its process renews it, and takes it back when it does not wait any more.
 
 use std::time::Duration;
@@ -21,12 +26,14 @@ use std::time::Duration;
 use super::datagram::{Datagram, ENTRIES_MAX, SentEntry};
 use super::rate_limit::RateLimit;
 use crate::names::lock_name::LockName;
+use crate::names::mode::Mode;
 use crate::names::notice_endpoint::{GrantEndpoint, NoticeEndpoint};
 use crate::runtime::time::Moment;
 
 /// How long a process that got a notice has to answer before the next one gets one, and a register before it is repeated.
 pub(crate) const ANSWER: Duration = Duration::from_millis(50);
-/// How often a register is sent at most.
+/// How often a register is sent at most. If the last one is not answered either, the holder has ended or cannot be reached, and
+/// the waiter reads the store once.
 pub(super) const SENDS_MAX: u8 = 3;
 /// How long after a release a register is still answered, and a waiter of this process goes to the next holder first.
 pub(super) const REMEMBERED: Duration = Duration::from_secs(2);
@@ -42,6 +49,8 @@ pub(super) const KEYS_MAX: usize = 6;
 pub(super) const HOPS_MAX: u8 = 8;
 /// Early reads of the store in one [`REMEMBERED`].
 pub(super) const READS_MAX: u32 = 4;
+/// The same for a lock that has readers: one for each of them that leaves, and for each writer that was faster.
+pub(super) const READS_BESIDE_READERS_MAX: u32 = 256;
 
 /// What the caller does after a call, without the mutex of the queues.
 #[derive(Debug, PartialEq, Eq)]
@@ -72,11 +81,17 @@ pub(crate) enum NextTurn {
     Yield,
 }
 
+/// The first waiter of this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Arrival {
+    pub(crate) at: Moment,
+    pub(crate) mode: Mode,
+}
+
 /// What the caller knows about its queue when it releases a lock.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LocalQueueAtRelease {
-    /// When the first waiter of this process arrived.
-    pub(crate) front: Option<Moment>,
+    pub(crate) front: Option<Arrival>,
     /// Since when processes with notices have passed the lock on.
     pub(crate) since: Option<Moment>,
     /// If the quantum is over: the end of the pause.
@@ -106,9 +121,9 @@ impl NoticeStep<'_> {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct QueueIndex {
     /// By which others may register.
-    pub(super) keys: [Option<u64>; KEYS_MAX],
-    /// Of the wait of this process.
-    pub(super) nonce: Option<u64>,
+    pub(super) keys: [Option<u64>; KEYS_MAX + 1],
+    /// Of the wait of this process, and of its wait before, which others may still bring along.
+    pub(super) nonces: [Option<u64>; 2],
     /// The key of the last hand-over.
     pub(super) handed: Option<u64>,
     /// When the queue has something to do.
@@ -119,7 +134,7 @@ pub(super) struct QueueIndex {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum QueueTurn {
-    Held(u64),
+    Held,
     Asking,
     Yields(Moment),
     Free(Moment),
@@ -129,14 +144,24 @@ enum QueueTurn {
 struct QueueEntry {
     endpoint: NoticeEndpoint,
     nonce: u64,
+    mode: Mode,
     arrived: Moment,
     ends: Moment,
+    /// Whether the process has registered here itself. What others bring of it may be older.
+    is_own: bool,
+}
+
+/// A grant that this process has.
+#[derive(Debug, Clone, Copy)]
+struct OwnHold {
+    grant: u64,
+    mode: Mode,
 }
 
 /// The wait of this process.
 #[derive(Debug)]
 struct OwnWait {
-    arrived: Moment,
+    first: Arrival,
     nonce: u64,
     /// Where it is registered, and the key that was quoted.
     with: Option<(NoticeEndpoint, u64)>,
@@ -146,6 +171,10 @@ struct OwnWait {
     send_again: Moment,
     /// Redirections since the last look at the store.
     hops: u8,
+    /// Whether it was told to ask, and then refused. Goes with its register until that is answered.
+    was_told: bool,
+    /// The queue of this process, which goes with its register until that is answered.
+    behind: Vec<QueueEntry>,
 }
 
 /// The last hand-over of a queue to another process.
@@ -162,6 +191,10 @@ struct HandedOn {
 pub(super) struct LockQueue {
     name: LockName,
     turn: QueueTurn,
+    /// What this process holds. Several only if the lock is not exclusive.
+    holds: Vec<OwnHold>,
+    /// The key of a writer of this process that waits for readers.
+    announced: Option<u64>,
     /// Waiting processes, in order of arrival.
     entries: Vec<QueueEntry>,
     /// Whether a process that does not wait wants the lock, which is held here.
@@ -169,13 +202,18 @@ pub(super) struct LockQueue {
     /// Newest first.
     keys: [Option<u64>; KEYS_MAX],
     wait: Option<OwnWait>,
+    /// The nonce of the wait before.
+    nonce_before: Option<u64>,
     handed: Option<HandedOn>,
     /// Since when processes with notices have passed the lock on.
     since: Moment,
     /// When this process last ended a quantum and its pause.
     yielded: Moment,
+    /// Whether the lock has had readers. Then a notice in vain is no sign that its sender does not know.
+    has_readers: bool,
     /// Early reads of the store.
     reads: RateLimit,
+    reads_beside_readers: RateLimit,
 }
 
 impl LockQueue {
@@ -183,14 +221,19 @@ impl LockQueue {
         LockQueue {
             name,
             turn: QueueTurn::Free(now),
+            holds: Vec::new(),
+            announced: None,
             entries: Vec::new(),
             is_wanted: false,
             keys: [None; KEYS_MAX],
             wait: None,
+            nonce_before: None,
             handed: None,
             since: now,
             yielded: Moment::OVER,
+            has_readers: false,
             reads: RateLimit::new(READS_MAX, REMEMBERED),
+            reads_beside_readers: RateLimit::new(READS_BESIDE_READERS_MAX, REMEMBERED),
         }
     }
 
@@ -201,19 +244,24 @@ impl LockQueue {
     pub(super) fn index(&self) -> QueueIndex {
         let (yields, free_since) = match self.turn {
             QueueTurn::Yields(until) => (Some(until), None),
-            QueueTurn::Free(at) => (None, Some(at)),
-            QueueTurn::Held(_) | QueueTurn::Asking => (None, None),
+            QueueTurn::Free(at) => (None, Some(at).filter(|_| self.announced.is_none())),
+            QueueTurn::Held | QueueTurn::Asking => (None, None),
         };
         let unanswered = self.handed.as_ref().filter(|handed| !handed.is_received);
         let silent = unanswered.map(|handed| handed.at.after(ANSWER));
         let wait = self.wait.as_ref().map(|wait| wait.send_again).filter(|at| *at != Moment::NEVER);
         let ends = self.entries.iter().map(|entry| entry.ends).min();
+        let mut keys = [self.announced; KEYS_MAX + 1];
+        keys[..KEYS_MAX].copy_from_slice(&self.keys);
         QueueIndex {
-            keys: self.keys,
-            nonce: self.wait.as_ref().map(|wait| wait.nonce),
+            keys,
+            nonces: [
+                self.wait.as_ref().map(|wait| wait.nonce),
+                self.nonce_before.filter(|_| self.wait.is_some()),
+            ],
             handed: self.handed.as_ref().map(|handed| handed.key),
             timer: [yields, silent, wait, ends].into_iter().flatten().min(),
-            entries: self.entries.len(),
+            entries: self.entries.len() + self.wait.as_ref().map_or(0, |wait| wait.behind.len()),
             free_since,
         }
     }
@@ -224,12 +272,12 @@ impl LockQueue {
 
     /// Whether the lock was not here lately.
     pub(super) fn is_over(&self, now: Moment) -> bool {
-        matches!(self.turn, QueueTurn::Free(at) if now.since(at) >= REMEMBERED)
+        matches!(self.turn, QueueTurn::Free(at) if now.since(at) >= REMEMBERED) && self.announced.is_none()
     }
 
     /// Whether another process waits for the lock, which is held here.
     pub(super) fn is_wanted(&self) -> bool {
-        matches!(self.turn, QueueTurn::Held(_)) && (self.is_wanted || !self.entries.is_empty())
+        self.turn == QueueTurn::Held && (self.is_wanted || !self.entries.is_empty())
     }
 
     /// Whether this process waits, registered with the process at this endpoint.
@@ -246,26 +294,63 @@ impl LockQueue {
         self.handed.as_ref().is_some_and(|handed| handed.to == from)
     }
 
-    /// Whether the process at this endpoint is in the queue, or got a notice and has not answered.
+    /// Whether the process at this endpoint is in the queue, or got a notice and has not answered, or our waiter registered
+    /// with it.
     pub(super) fn concerns(&self, endpoint: NoticeEndpoint) -> bool {
-        self.has_notice(endpoint) || self.entries.iter().any(|entry| entry.endpoint == endpoint)
+        self.has_notice(endpoint)
+            || self.waits_with(endpoint)
+            || self.entries.iter().any(|entry| entry.endpoint == endpoint)
     }
 
     fn has_notice(&self, endpoint: NoticeEndpoint) -> bool {
         self.handed.as_ref().is_some_and(|handed| handed.to == endpoint && !handed.is_received)
     }
 
+    /// Returns the grant of a lock that this process holds beside others, to be used for its next one as well.
+    pub(super) fn grant_beside_others(&self) -> Option<u64> {
+        self.holds.last().filter(|hold| hold.mode != Mode::Exclusive).map(|hold| hold.grant)
+    }
+
     /// The store granted the lock to this process.
-    pub(super) fn granted(&mut self, grant: u64) {
+    pub(super) fn granted(&mut self, grant: u64, mode: Mode, step: &mut NoticeStep<'_>) {
+        if mode == Mode::Exclusive {
+            // What it held before is over, or becomes this.
+            self.holds.clear();
+            if let Some(key) = self.announced.take() {
+                self.add_key(key);
+            }
+        }
+        self.has_readers |= mode != Mode::Exclusive;
         self.add_key(grant);
-        self.turn = QueueTurn::Held(grant);
+        self.holds.push(OwnHold { grant, mode });
+        self.turn = QueueTurn::Held;
         self.is_wanted = false;
-        (self.wait, self.handed) = (None, None);
+        self.end_wait();
+        self.handed = None;
+        self.tell_those_beside(step);
+    }
+
+    /// A writer of this process waits for readers. The store has this key for those that it keeps out.
+    pub(super) fn announced(&mut self, key: u64) {
+        self.has_readers = true;
+        self.announced = Some(key);
+    }
+
+    /// It waits no more, and has not got the lock.
+    pub(super) fn withdrawn(&mut self, key: u64, step: &mut NoticeStep<'_>) {
+        if self.announced != Some(key) {
+            return;
+        }
+        self.announced = None;
+        if self.is_free() && !self.entries.is_empty() {
+            self.since = step.now;
+            self.pass(step);
+        }
     }
 
     /// The grant is over without a release: it was lost, or given to another process.
     pub(super) fn ended(&mut self, grant: u64, now: Moment) {
-        if self.turn == QueueTurn::Held(grant) {
+        if self.take_hold(grant).is_some() && self.holds.is_empty() {
             self.entries.clear();
             self.turn = QueueTurn::Free(now);
             // The record may still be there. A process that registers by it gets the answer that the lock is not here.
@@ -280,7 +365,11 @@ impl LockQueue {
         local: LocalQueueAtRelease,
         step: &mut NoticeStep<'_>,
     ) -> NextTurn {
-        if self.turn != QueueTurn::Held(grant) {
+        let Some(released) = self.take_hold(grant) else { return NextTurn::Ours };
+        if !self.holds.is_empty() {
+            if released.mode != Mode::Shared {
+                self.tell_those_beside(step);
+            }
             return NextTurn::Ours;
         }
         self.since = local.since.unwrap_or(step.now);
@@ -298,7 +387,7 @@ impl LockQueue {
             }
             return NextTurn::Yield;
         }
-        if local.front.is_some_and(|front| front <= first) {
+        if local.front.is_some_and(|front| front.at <= first) {
             self.turn = QueueTurn::Asking;
             return NextTurn::Ours;
         }
@@ -311,33 +400,46 @@ impl LockQueue {
 
     /// A waiter of this process begins to wait for a lock that no other waiter of this process waits for. Returns whether
     /// it was registered with the process that got the last notice.
-    pub(super) fn joined(&mut self, step: &mut NoticeStep<'_>) -> bool {
+    pub(super) fn joined(&mut self, mode: Mode, step: &mut NoticeStep<'_>) -> bool {
         let handed = self.handed.as_ref().filter(|handed| step.now.since(handed.at) < REMEMBERED);
         let Some(with) = handed.map(|handed| (handed.to, handed.key)).filter(|_| self.is_free()) else {
             return false;
         };
-        self.wait(step.now, step);
-        self.register(with, Vec::new(), step);
+        self.wait(Arrival { at: step.now, mode }, step);
+        self.register(with, step);
         true
     }
 
-    /// The store refused the lock, which the process at that endpoint holds with that grant, to a waiter that arrived at `arrived`.
-    pub(super) fn refused(&mut self, holder: GrantEndpoint, arrived: Moment, step: &mut NoticeStep<'_>) {
+    /// The store refused the lock to this waiter. The process at that endpoint holds it with that grant, or waits for it with
+    /// that key. `has_readers`: it is a reader, or a writer that waits for readers.
+    pub(super) fn refused(
+        &mut self,
+        holder: GrantEndpoint,
+        has_readers: bool,
+        first: Arrival,
+        step: &mut NoticeStep<'_>,
+    ) {
         let GrantEndpoint { endpoint, grant } = holder;
         let was_told = self.turn == QueueTurn::Asking;
         let waiting = self.give_up(step.now);
-        self.wait(arrived, step);
-        if was_told && !self.reads.allows(step.now) {
+        self.wait(first, step);
+        let wait = self.wait.as_mut().expect("it was just set");
+        let takes_along = !waiting.is_empty();
+        wait.was_told |= was_told;
+        wait.behind.retain(|old| !waiting.iter().any(|new| new.endpoint == old.endpoint));
+        wait.behind.extend(waiting);
+        self.has_readers |= has_readers;
+        if was_told && !self.may_read(step.now) {
             // Notices again and again though another process holds the lock. Their sender does not know.
             self.forget_with();
             return;
         }
         let wait = self.wait.as_mut().expect("it was just set");
         wait.hops = 0;
-        if wait.with == Some((endpoint, grant)) && wait.is_acknowledged && waiting.is_empty() {
+        if wait.with == Some((endpoint, grant)) && wait.is_acknowledged && !takes_along {
             return;
         }
-        self.register((endpoint, grant), waiting, step);
+        self.register((endpoint, grant), step);
     }
 
     /// The store refused the lock to a waiter of this process, and its holder has no notices. Whoever waits behind us finds
@@ -355,49 +457,56 @@ impl LockQueue {
 
     /// The last waiter of this process has left.
     pub(super) fn left(&mut self, step: &mut NoticeStep<'_>) {
-        if let Some(OwnWait { nonce, with: Some((to, key)), .. }) = self.wait.take() {
+        if let Some(OwnWait { nonce, with: Some((to, key)), .. }) = self.end_wait() {
             step.send(to, Datagram::Leave { key, nonce });
+        }
+        if self.is_free() && self.announced.is_none() && !self.entries.is_empty() {
+            self.turn = QueueTurn::Asking;
         }
         self.failed(step);
     }
 
-    /// The first of these processes has registered, if it is the one at `sender`, and brings the others. All are known.
+    /// The first of these processes has registered with this key, if it is the one at `sender`, and brings the others. All are
+    /// known.
     pub(super) fn registered(
         &mut self,
+        key: u64,
         known: &[SentEntry],
         sender: NoticeEndpoint,
         step: &mut NoticeStep<'_>,
     ) {
         // The others register when they answer.
-        let Some(&SentEntry { endpoint: from, nonce, .. }) = known.first() else { return };
+        let Some(&SentEntry { endpoint: from, nonce, was_told, .. }) = known.first() else { return };
         let is_sender = from == sender;
-        match self.turn {
-            QueueTurn::Held(_) | QueueTurn::Asking | QueueTurn::Yields(_) => {
-                self.add(known, step);
-                if is_sender && self.entries.iter().any(|entry| entry.nonce == nonce) {
-                    step.send(from, Datagram::Registered { nonce });
-                    if step.tells_wanted && matches!(self.turn, QueueTurn::Held(_)) {
-                        step.effects.push(Effect::Wanted(self.name.clone()));
-                    }
+        if !self.is_free() || self.announced == Some(key) {
+            self.add(known, Some(sender), step);
+            if is_sender && self.entries.iter().any(|entry| entry.nonce == nonce) {
+                step.send(from, Datagram::Registered { nonce });
+                if step.tells_wanted && self.turn == QueueTurn::Held {
+                    step.effects.push(Effect::Wanted(self.name.clone()));
                 }
             }
-            QueueTurn::Free(_) => {
-                let handed = self.handed.as_ref().filter(|handed| step.now.since(handed.at) < REMEMBERED);
-                match handed {
-                    // A notice was sent to it. Perhaps it did not arrive.
-                    Some(handed) if handed.to == from => {}
-                    Some(HandedOn { to, key, .. }) => {
-                        if is_sender {
-                            step.send(from, Datagram::Moved { nonce, to: *to, key: *key });
-                        }
-                    }
-                    None => {
-                        self.turn = QueueTurn::Asking;
-                        self.add(known, step);
-                        self.since = step.now;
-                        self.pass(step);
-                    }
+            if self.is_free() && was_told {
+                // The lock was released, but it is the turn of our writer. Nobody else tells it.
+                self.read(step);
+            }
+            // They came with the rest of a queue, and this process has got the lock meanwhile.
+            self.tell_those_beside(step);
+            return;
+        }
+        match self.handed.as_ref().filter(|handed| step.now.since(handed.at) < REMEMBERED) {
+            // A notice was sent to it. Perhaps it did not arrive.
+            Some(handed) if handed.to == from => {}
+            Some(HandedOn { to, key, .. }) => {
+                if is_sender {
+                    step.send(from, Datagram::Moved { nonce, to: *to, key: *key });
                 }
+            }
+            None => {
+                self.turn = QueueTurn::Asking;
+                self.add(known, Some(sender), step);
+                self.since = step.now;
+                self.pass(step);
             }
         }
     }
@@ -406,6 +515,7 @@ impl LockQueue {
     pub(super) fn acknowledged(&mut self, step: &mut NoticeStep<'_>) {
         if let Some(wait) = &mut self.wait {
             (wait.is_acknowledged, wait.send_again) = (true, step.now.after(RENEW));
+            (wait.behind, wait.was_told) = (Vec::new(), false);
             step.effects.push(Effect::Acknowledged(self.name.clone()));
         }
     }
@@ -415,7 +525,7 @@ impl LockQueue {
         let Some(wait) = &mut self.wait else { return };
         wait.hops = wait.hops.saturating_add(1);
         if to != step.own && wait.hops <= HOPS_MAX {
-            self.register((to, key), Vec::new(), step);
+            self.register((to, key), step);
         } else {
             self.forget_with();
         }
@@ -424,21 +534,28 @@ impl LockQueue {
     /// The process where our waiter registered has no such lock.
     pub(super) fn not_here(&mut self, step: &mut NoticeStep<'_>) {
         self.forget_with();
-        if self.reads.allows(step.now) {
+        self.read(step);
+    }
+
+    fn read(&mut self, step: &mut NoticeStep<'_>) {
+        if self.may_read(step.now) {
             step.effects.push(Effect::Read(self.name.clone()));
         }
     }
 
     /// Another process has passed the lock on to our waiter, and the rest of the queue with this key.
     pub(super) fn told(&mut self, from: NoticeEndpoint, key: u64, age: Duration, step: &mut NoticeStep<'_>) {
-        self.wait = None;
+        self.end_wait();
         self.add_key(key);
-        if !matches!(self.turn, QueueTurn::Held(_)) {
+        if self.turn != QueueTurn::Held {
             self.turn = QueueTurn::Asking;
             // An age that is too great makes this process leave the lock free, but once in a quantum at most.
             self.since = earlier(step.now, age).max(self.yielded);
             self.handed = None;
             step.effects.push(Effect::Ask(self.name.clone(), step.now.since(self.since)));
+        } else if self.grant_beside_others().is_some() && self.may_read(step.now) {
+            // A waiter of this process wants to write, beside what the process reads.
+            step.effects.push(Effect::Ask(self.name.clone(), Duration::ZERO));
         }
         step.send(from, Datagram::Received { key });
     }
@@ -465,7 +582,7 @@ impl LockQueue {
 
     /// A process that does not wait wants the lock. Returns whether it is held here, with this grant.
     pub(super) fn wanted(&mut self, grant: u64, step: &mut NoticeStep<'_>) -> bool {
-        if self.turn != QueueTurn::Held(grant) {
+        if !self.holds.iter().any(|hold| hold.grant == grant) {
             return false;
         }
         self.is_wanted = true;
@@ -486,6 +603,9 @@ impl LockQueue {
         if self.has_notice(endpoint) {
             self.pass_again(step);
         }
+        if self.waits_with(endpoint) {
+            self.not_here(step);
+        }
     }
 
     /// Does what is due.
@@ -500,25 +620,36 @@ impl LockQueue {
         if self.handed.as_ref().is_some_and(is_silent) {
             self.pass_again(step);
         }
-        let again = self.wait.as_ref().filter(|wait| wait.send_again <= now);
-        if let Some(with) = again.and_then(|wait| wait.with) {
-            self.register(with, Vec::new(), step);
+        let Some(wait) = self.wait.as_mut().filter(|wait| wait.send_again <= now) else { return };
+        match wait.with {
+            Some(with) if wait.is_acknowledged || wait.sends < SENDS_MAX => {
+                self.register(with, step);
+            }
+            _ => {
+                wait.send_again = Moment::NEVER;
+                self.read(step);
+            }
         }
     }
 
-    /// Adds these processes, which are known.
-    pub(super) fn add(&mut self, known: &[SentEntry], step: &NoticeStep<'_>) {
-        for &SentEntry { endpoint, nonce, waited } in known {
+    /// Adds these processes, which are known. `sender` has registered itself, and brings the others.
+    pub(super) fn add(&mut self, known: &[SentEntry], sender: Option<NoticeEndpoint>, step: &NoticeStep<'_>) {
+        for &SentEntry { endpoint, nonce, waited, mode, .. } in known {
             if endpoint == step.own {
                 continue;
             }
             let arrived = earlier(step.now, waited);
             let has_room = step.others + self.entries.len() < ENTRIES_ALL;
             let before = self.entries.len();
+            let is_own = sender == Some(endpoint);
+            if !is_own && self.entries.iter().any(|entry| entry.endpoint == endpoint && entry.is_own) {
+                continue;
+            }
             // One entry for each process.
             self.entries.retain(|entry| entry.endpoint != endpoint);
             if self.entries.len() < ENTRIES_MAX && (has_room || self.entries.len() < before) {
-                self.insert(QueueEntry { endpoint, nonce, arrived, ends: step.now.after(ENTRY_LASTS) });
+                let ends = step.now.after(ENTRY_LASTS);
+                self.insert(QueueEntry { endpoint, nonce, mode, arrived, ends, is_own });
             }
         }
     }
@@ -529,19 +660,65 @@ impl LockQueue {
     }
 
     fn add_key(&mut self, key: u64) {
+        if self.keys.contains(&Some(key)) {
+            return;
+        }
         self.keys.rotate_right(1);
         self.keys[0] = Some(key);
     }
 
-    /// This process waits since `arrived`.
-    fn wait(&mut self, arrived: Moment, step: &NoticeStep<'_>) {
+    /// Whether this process may read the store early once more.
+    fn may_read(&mut self, now: Moment) -> bool {
+        if self.has_readers { self.reads_beside_readers.allows(now) } else { self.reads.allows(now) }
+    }
+
+    /// Takes the grant out of what this process holds.
+    fn take_hold(&mut self, grant: u64) -> Option<OwnHold> {
+        let at = self.holds.iter().position(|hold| hold.grant == grant)?;
+        Some(self.holds.remove(at))
+    }
+
+    /// Notifies the processes that may hold the lock beside this one, up to the next writer.
+    fn tell_those_beside(&mut self, step: &mut NoticeStep<'_>) {
+        let mut beside: Vec<Mode> = self.holds.iter().map(|hold| hold.mode).collect();
+        let Some(&OwnHold { grant, .. }) = self.holds.last() else { return };
+        let mut may_pass = true;
+        self.entries.retain(|entry| {
+            may_pass &= entry.mode != Mode::Exclusive;
+            let is_told = may_pass && beside.iter().all(|mode| entry.mode.is_compatible_with(*mode));
+            if is_told {
+                beside.push(entry.mode);
+                let QueueEntry { endpoint, nonce, .. } = *entry;
+                let (age, entries) = (Duration::ZERO, Vec::new());
+                step.send(endpoint, Datagram::Ask { nonce, key: grant, age, entries });
+            }
+            !is_told
+        });
+    }
+
+    /// This process waits.
+    fn wait(&mut self, first: Arrival, step: &NoticeStep<'_>) {
         if let Some(wait) = &mut self.wait {
-            wait.arrived = arrived;
+            wait.first = first;
             return;
         }
         let (nonce, send_again) = ((step.random)(), Moment::NEVER);
         let (is_acknowledged, sends, hops) = (false, 0, 0);
-        self.wait = Some(OwnWait { arrived, nonce, with: None, is_acknowledged, sends, send_again, hops });
+        let (with, behind, was_told) = (None, Vec::new(), false);
+        self.wait =
+            Some(OwnWait { first, nonce, with, is_acknowledged, sends, send_again, hops, was_told, behind });
+    }
+
+    /// This process does not wait any more. What its last register has not brought to another process stays here.
+    fn end_wait(&mut self) -> Option<OwnWait> {
+        let mut wait = self.wait.take()?;
+        self.nonce_before = Some(wait.nonce);
+        for entry in std::mem::take(&mut wait.behind) {
+            if !self.entries.iter().any(|it| it.endpoint == entry.endpoint) {
+                self.insert(entry);
+            }
+        }
+        Some(wait)
     }
 
     fn forget_with(&mut self) {
@@ -552,22 +729,26 @@ impl LockQueue {
     }
 
     /// Sends a register for the wait of this process, and for the processes behind it.
-    fn register(&mut self, with: (NoticeEndpoint, u64), behind: Vec<QueueEntry>, step: &mut NoticeStep<'_>) {
+    fn register(&mut self, with: (NoticeEndpoint, u64), step: &mut NoticeStep<'_>) {
         let Some(wait) = &mut self.wait else { return };
         if wait.with != Some(with) || wait.is_acknowledged {
             (wait.with, wait.is_acknowledged, wait.sends) = (Some(with), false, 0);
         }
         // At each look at the store, for as long as the holder is silent.
         wait.sends = wait.sends.saturating_add(1);
-        wait.send_again = if wait.sends < SENDS_MAX { step.now.after(ANSWER) } else { Moment::NEVER };
-        let ((to, key), nonce, waited) = (with, wait.nonce, step.now.since(wait.arrived));
-        let entries = sent(&behind, step.now);
-        step.send(to, Datagram::Register { key, nonce, waited, entries });
+        wait.send_again = if wait.sends <= SENDS_MAX { step.now.after(ANSWER) } else { Moment::NEVER };
+        let ((to, key), nonce, Arrival { at, mode }) = (with, wait.nonce, wait.first);
+        let (waited, entries) = (step.now.since(at), sent(&wait.behind, step.now));
+        let was_told = wait.was_told;
+        step.send(to, Datagram::Register { key, nonce, waited, mode, was_told, entries });
     }
 
     /// Drops these entries of the queue, and of what was sent along with the last hand-over.
     fn drop_entries_of(&mut self, is_dropped: impl Fn(&QueueEntry) -> bool) {
         self.entries.retain(|entry| !is_dropped(entry));
+        if let Some(wait) = &mut self.wait {
+            wait.behind.retain(|entry| !is_dropped(entry));
+        }
         if let Some(handed) = &mut self.handed {
             handed.rest.retain(|entry| !is_dropped(entry));
         }
@@ -584,9 +765,10 @@ impl LockQueue {
 
     /// Notifies the first process of the queue, and gives it the rest.
     fn pass(&mut self, step: &mut NoticeStep<'_>) {
-        if let Some(OwnWait { arrived, nonce, .. }) = self.wait {
+        if let Some(OwnWait { first: Arrival { at, mode }, nonce, .. }) = self.wait {
             let ends = step.now.after(ENTRY_LASTS);
-            self.insert(QueueEntry { endpoint: step.own, nonce, arrived, ends });
+            let (endpoint, is_own) = (step.own, true);
+            self.insert(QueueEntry { endpoint, nonce, mode, arrived: at, ends, is_own });
         }
         self.turn = QueueTurn::Free(step.now);
         let entries = std::mem::take(&mut self.entries);
@@ -609,7 +791,8 @@ impl LockQueue {
         let first = entries.remove(0);
         let age = step.now.since(self.since);
         if first.endpoint == step.own {
-            (self.turn, self.wait, self.entries) = (QueueTurn::Asking, None, entries);
+            (self.turn, self.entries) = (QueueTurn::Asking, entries);
+            self.end_wait();
             step.effects.push(Effect::Ask(self.name.clone(), age));
             return;
         }
@@ -637,6 +820,8 @@ fn sent(entries: &[QueueEntry], now: Moment) -> Vec<SentEntry> {
         endpoint: entry.endpoint,
         nonce: entry.nonce,
         waited: now.since(entry.arrived),
+        mode: entry.mode,
+        was_told: false,
     };
     entries.iter().take(ENTRIES_MAX).map(sent).collect()
 }

@@ -5,15 +5,18 @@
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_of_modes;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::answering::{Answering, Challenged};
 use super::datagram::{Datagram, SentEntry};
-use super::lock_queue::{Effect, LocalQueueAtRelease, LockQueue, NextTurn, NoticeStep, QueueIndex};
+use super::lock_queue::{Arrival, Effect, LocalQueueAtRelease, LockQueue, NextTurn, NoticeStep, QueueIndex};
 use super::rate_limit::RateLimit;
 use crate::names::lock_name::LockName;
+use crate::names::mode::Mode;
 use crate::names::notice_endpoint::{GrantEndpoint, NoticeEndpoint};
 use crate::runtime::sync::HashMap;
 use crate::runtime::time::Moment;
@@ -79,9 +82,25 @@ impl LockQueues {
     }
 
     /// The store granted the lock to this process.
-    pub(super) fn granted(&mut self, name: &LockName, grant: u64, now: Moment) {
+    pub(super) fn granted(&mut self, name: &LockName, grant: u64, mode: Mode, now: Moment) {
         let id = self.queue(name, now);
-        self.step(id, now, |queue, _| queue.granted(grant));
+        self.step(id, now, |queue, step| queue.granted(grant, mode, step));
+    }
+
+    /// See [`LockQueue::grant_beside_others`].
+    pub(super) fn grant_beside_others(&self, name: &LockName) -> Option<u64> {
+        self.queues.get(self.ids.get(name)?)?.grant_beside_others()
+    }
+
+    /// See [`LockQueue::announced`].
+    pub(super) fn announced(&mut self, name: &LockName, key: u64, now: Moment) {
+        let id = self.queue(name, now);
+        self.step(id, now, |queue, _| queue.announced(key));
+    }
+
+    /// See [`LockQueue::withdrawn`].
+    pub(super) fn withdrawn(&mut self, name: &LockName, key: u64, now: Moment) {
+        self.step_if_there(name, now, |queue, step| queue.withdrawn(key, step));
     }
 
     /// The grant is over without a release: it was lost, or given to another process.
@@ -103,8 +122,8 @@ impl LockQueues {
 
     /// A waiter of this process begins to wait for a lock that no other waiter of this process waits for. Returns whether
     /// it was registered with the process that got the last notice.
-    pub(super) fn joined(&mut self, name: &LockName, now: Moment) -> bool {
-        self.step_if_there(name, now, |queue, step| queue.joined(step)).unwrap_or(false)
+    pub(super) fn joined(&mut self, name: &LockName, mode: Mode, now: Moment) -> bool {
+        self.step_if_there(name, now, |queue, step| queue.joined(mode, step)).unwrap_or(false)
     }
 
     /// From now on, reports when another process waits for a lock of this one.
@@ -118,19 +137,21 @@ impl LockQueues {
         queue.is_some_and(LockQueue::is_wanted)
     }
 
-    /// The store refused the lock to a waiter of this process that arrived at `arrived`.
+    /// The store refused the lock to the first waiter of this process. `has_readers`: because of readers, or of a writer that
+    /// waits for them.
     pub(super) fn refused(
         &mut self,
         name: &LockName,
         holder: Option<GrantEndpoint>,
-        arrived: Moment,
+        has_readers: bool,
+        first: Arrival,
         now: Moment,
     ) {
         match holder {
             Some(holder) if holder.endpoint == self.own => {}
             Some(holder) => {
                 let id = self.queue(name, now);
-                self.step(id, now, |queue, step| queue.refused(holder, arrived, step));
+                self.step(id, now, |queue, step| queue.refused(holder, has_readers, first, step));
             }
             None => {
                 self.step_if_there(name, now, |queue, _| queue.refused_without_notices(now));
@@ -155,8 +176,8 @@ impl LockQueues {
 
     fn taken(&mut self, from: NoticeEndpoint, datagram: Datagram, now: Moment) -> Option<()> {
         match datagram {
-            Datagram::Register { key, nonce, waited, mut entries } => {
-                entries.insert(0, SentEntry { endpoint: from, nonce, waited });
+            Datagram::Register { key, nonce, waited, mode, was_told, mut entries } => {
+                entries.insert(0, SentEntry { endpoint: from, nonce, waited, mode, was_told });
                 if self.registered(key, entries, now).is_none() {
                     return self.reply(from, Datagram::NotHere { nonce }, now);
                 }
@@ -166,7 +187,8 @@ impl LockQueues {
                 self.step(id, now, LockQueue::acknowledged);
             }
             Datagram::Moved { nonce, to, key } => {
-                let id = self.waits_with(nonce, from)?;
+                // It may come from a process to which the entry was sent along. Whoever quotes the nonce has had the entry.
+                let id = *self.nonces.get(&nonce)?;
                 self.step(id, now, |queue, step| queue.moved(to, key, step));
             }
             Datagram::NotHere { nonce } => {
@@ -186,12 +208,17 @@ impl LockQueues {
                 };
                 self.step(id, now, |queue, step| queue.told(from, key, age, step));
                 let known = self.answering.known_of(key, entries, now, &mut self.effects);
-                self.step(id, now, |queue, step| queue.add(&known, step));
+                self.step(id, now, |queue, step| queue.add(&known, None, step));
             }
             Datagram::Received { key } => {
-                let id = self.handed_to(key, from)?;
-                self.answering.know(from, now);
-                self.step(id, now, |queue, _| queue.received());
+                match self.handed_to(key, from) {
+                    Some(id) => {
+                        self.answering.know(from, now);
+                        self.step(id, now, |queue, _| queue.received());
+                    }
+                    // It takes the lock beside this process, which has quoted its own grant. Others may know that as well.
+                    None => _ = self.keys.get(&key)?,
+                }
             }
             Datagram::Declined { key } => {
                 let id = self.handed_to(key, from)?;
@@ -256,7 +283,7 @@ impl LockQueues {
         self.queues.get(&id).filter(|queue| !queue.is_over(now))?;
         let sender = entries.first()?.endpoint;
         let known = self.answering.known_of(key, entries, now, &mut self.effects);
-        self.step(id, now, |queue, step| queue.registered(&known, sender, step));
+        self.step(id, now, |queue, step| queue.registered(key, &known, sender, step));
         Some(())
     }
 
@@ -342,7 +369,7 @@ impl LockQueues {
             }
         }
         rename(&mut self.keys, id, &before.keys, &after.keys);
-        rename(&mut self.nonces, id, &[before.nonce], &[after.nonce]);
+        rename(&mut self.nonces, id, &before.nonces, &after.nonces);
         rename(&mut self.handed, id, &[before.handed], &[after.handed]);
         if before.timer != after.timer {
             before.timer.map(|at| self.timers.remove(&(at, id)));
@@ -362,7 +389,7 @@ impl LockQueues {
             }
             let Some((oldest, at)) = self.free.pop_front() else { return };
             let Some(index) = self.queues.get(&oldest).map(LockQueue::index) else { continue };
-            match (index.nonce, index.free_since == Some(at)) {
+            match (index.nonces[0], index.free_since == Some(at)) {
                 (None, true) => self.forget(oldest, index),
                 (Some(_), true) => self.free.push_back((oldest, at)),
                 (_, false) => {}

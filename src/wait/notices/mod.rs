@@ -52,12 +52,13 @@ use rustix::time::Timespec;
 pub(crate) use self::ask_holders::ask_holders;
 use self::datagram::{BYTES_MAX, Datagram};
 use self::lock_queue::Effect;
-pub(crate) use self::lock_queue::{ANSWER, LocalQueueAtRelease, NextTurn};
+pub(crate) use self::lock_queue::{ANSWER, Arrival, LocalQueueAtRelease, NextTurn};
 use self::lock_queues::LockQueues;
 use self::socket::NoticeSocket;
 use crate::error::{Error, Result};
 use crate::names::diagnostic::Diagnostic;
 use crate::names::lock_name::LockName;
+use crate::names::mode::Mode;
 use crate::names::notice_endpoint::{GrantEndpoint, LatchListener, NoticeEndpoint};
 use crate::names::promise::{Promise, PromiseTopic, Verdict};
 #[cfg(not(dlm_simulation))]
@@ -235,9 +236,9 @@ impl Notices {
         open.state.lock().queues.is_wanted(name)
     }
 
-    /// Returns what a note at a latch says to others. `None` as for [`for_grant`](Notices::for_grant).
+    /// Returns what a note at a latch says to others. `None` as for [`draw`](Notices::draw).
     pub(crate) fn for_latch(&self) -> Option<LatchListener> {
-        let GrantEndpoint { endpoint, grant } = self.for_grant()?;
+        let GrantEndpoint { endpoint, grant } = self.draw()?;
         Some(LatchListener { endpoint, nonce: grant })
     }
 
@@ -250,9 +251,19 @@ impl Notices {
         self.shared.run(open, wakes.collect());
     }
 
-    /// Returns what the record of the next grant says to others. `None` if notices are off, or if the process has no
+    /// Returns what the record of the next grant says to others. `None` as for [`draw`](Notices::draw).
+    pub(crate) fn for_grant(&self, name: &LockName, mode: Mode) -> Option<GrantEndpoint> {
+        let open = self.shared.open.as_ref()?;
+        let beside = || open.state.lock().queues.grant_beside_others(name);
+        match Some(mode).filter(|mode| *mode != Mode::Exclusive).and_then(|_| beside()) {
+            Some(grant) => Some(GrantEndpoint { endpoint: open.own, grant }),
+            None => self.draw(),
+        }
+    }
+
+    /// Returns where this process receives notices, with new random bits. `None` if notices are off, or if the process has no
     /// random bits or threads for them: then its locks work as without notices.
-    pub(crate) fn for_grant(&self) -> Option<GrantEndpoint> {
+    fn draw(&self) -> Option<GrantEndpoint> {
         let endpoint = self.shared.open.as_ref()?.own;
         if !self.runs.load(Ordering::Acquire) {
             self.start()?;
@@ -272,8 +283,21 @@ impl Notices {
     }
 
     /// The store granted the lock with these random bits in its record.
-    pub(crate) fn granted(&self, name: &LockName, grant: u64) {
-        self.shared.with(|queues, now| queues.granted(name, grant, now));
+    pub(crate) fn granted(&self, name: &LockName, grant: u64, mode: Mode) {
+        self.shared.with(|queues, now| queues.granted(name, grant, mode, now));
+    }
+
+    /// A writer of this process is about to announce itself to readers. Returns what the store says to those that it keeps
+    /// out. `None` as for [`draw`](Notices::draw).
+    pub(crate) fn announced(&self, name: &LockName) -> Option<GrantEndpoint> {
+        let writer = self.draw()?;
+        self.shared.with(|queues, now| queues.announced(name, writer.grant, now));
+        Some(writer)
+    }
+
+    /// It waits no more, and has not got the lock.
+    pub(crate) fn withdrawn(&self, name: &LockName, writer: GrantEndpoint) {
+        self.shared.with(|queues, now| queues.withdrawn(name, writer.grant, now));
     }
 
     /// The grant is over without a release.
@@ -287,13 +311,19 @@ impl Notices {
     }
 
     /// See [`LockQueues::joined`].
-    pub(crate) fn joined(&self, name: &LockName) -> bool {
-        self.shared.with(|queues, now| queues.joined(name, now)) == Some(true)
+    pub(crate) fn joined(&self, name: &LockName, mode: Mode) -> bool {
+        self.shared.with(|queues, now| queues.joined(name, mode, now)) == Some(true)
     }
 
-    /// The store refused the lock to a waiter that arrived at `arrived`.
-    pub(crate) fn refused(&self, name: &LockName, holder: Option<GrantEndpoint>, arrived: Moment) {
-        self.shared.with(|queues, now| queues.refused(name, holder, arrived, now));
+    /// See [`LockQueues::refused`].
+    pub(crate) fn refused(
+        &self,
+        name: &LockName,
+        holder: Option<GrantEndpoint>,
+        has_readers: bool,
+        first: Arrival,
+    ) {
+        self.shared.with(|queues, now| queues.refused(name, holder, has_readers, first, now));
     }
 
     /// The store refused the lock to somebody who does not wait. If nobody holds it and it only stays with this holder, it is
@@ -428,8 +458,9 @@ impl NoticesShared {
                     let sent = open.socket.send(to, &datagram.encode());
                     let counter = if sent.is_ok() { &self.counters.sent } else { &self.counters.unsent };
                     counter.fetch_add(1, Ordering::Relaxed);
-                    if datagram.is_to_a_waiter() && sent.is_err_and(|error| has_no_receiver(to, &error)) {
-                        // The next one gets a notice at once. It may be gone as well, but none gets two.
+                    if datagram.is_of_a_wait() && sent.is_err_and(|error| has_no_receiver(to, &error)) {
+                        // The next one gets a notice at once. It may be gone as well, but none gets two. Whoever waited for
+                        // the process reads the store.
                         self.with(|queues, now| queues.gone(to, now));
                     }
                 }
@@ -579,12 +610,12 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let holder = Notices::new(&NoticesSetting::Local, false, Some(directory.path())).unwrap();
         let name = LockName::new(Level::Xdc, "tests", None, "told", NamePolicy::Strict).unwrap();
-        holder.granted(&name, 7);
+        holder.granted(&name, 7, Mode::Exclusive);
         let [ended, next] = [1, 2].map(|number| NoticeSocket::local(directory.path(), number).unwrap());
         for (endpoint, waited) in [(ended.1, 9), (next.1, 5)] {
             let waited = Duration::from_secs(waited);
-            let register =
-                Datagram::Register { key: 7, nonce: waited.as_secs(), waited, entries: Vec::new() };
+            let (nonce, mode, was_told) = (waited.as_secs(), Mode::Exclusive, false);
+            let register = Datagram::Register { key: 7, nonce, waited, mode, was_told, entries: Vec::new() };
             let is_ours = holder.shared.with(|queues, now| queues.received(endpoint, register, now));
             assert_eq!(is_ours, Some(true));
         }

@@ -8,27 +8,32 @@ use super::super::lock_queue::{
 use super::*;
 use crate::names::lock_name::{Level, NamePolicy};
 
-const MS: Duration = Duration::from_millis(1);
+pub(super) const MS: Duration = Duration::from_millis(1);
 const RETRY: Duration = Duration::from_secs(1);
-const NOBODY: LocalQueueAtRelease = LocalQueueAtRelease { front: None, since: None, yield_until: None };
+pub(super) const NOBODY: LocalQueueAtRelease =
+    LocalQueueAtRelease { front: None, since: None, yield_until: None };
 
-fn name() -> LockName {
+pub(super) fn name() -> LockName {
     LockName::new(Level::Xdc, "tests", None, "queue", NamePolicy::Strict).unwrap()
 }
 
-fn at(ms: u64) -> Moment {
+pub(super) fn at(ms: u64) -> Moment {
     Moment::from_nanos(1_000_000_000_000).after(MS * u32::try_from(ms).unwrap())
 }
 
-fn endpoint(process: u64) -> NoticeEndpoint {
+fn writer(at: Moment) -> Arrival {
+    Arrival { at, mode: Mode::Exclusive }
+}
+
+pub(super) fn endpoint(process: u64) -> NoticeEndpoint {
     NoticeEndpoint::Local(process)
 }
 
-fn queues(process: u64) -> LockQueues {
+pub(super) fn queues(process: u64) -> LockQueues {
     LockQueues::new(endpoint(process), || fastrand::u64(..))
 }
 
-fn sends(queues: &mut LockQueues) -> Vec<(NoticeEndpoint, Datagram)> {
+pub(super) fn sends(queues: &mut LockQueues) -> Vec<(NoticeEndpoint, Datagram)> {
     let send = |effect| if let Effect::Send(to, datagram) = effect { Some((to, datagram)) } else { None };
     queues.effects().into_iter().filter_map(send).collect()
 }
@@ -36,11 +41,11 @@ fn sends(queues: &mut LockQueues) -> Vec<(NoticeEndpoint, Datagram)> {
 /// LockQueues of process 0, which holds the lock with key 7, and of waiters that have registered in this order.
 fn held_and_wanted(waiters: u64) -> (LockQueues, Vec<LockQueues>) {
     let mut holder = queues(0);
-    holder.granted(&name(), 7, at(0));
+    holder.granted(&name(), 7, Mode::Exclusive, at(0));
     let waiting = (1..=waiters).map(|number| {
         let mut waiter = queues(number);
         let grant = GrantEndpoint { endpoint: endpoint(0), grant: 7 };
-        waiter.refused(&name(), Some(grant), at(number), at(number));
+        waiter.refused(&name(), Some(grant), false, writer(at(number)), at(number));
         let sent = sends(&mut waiter);
         let [(to, register)] = &sent[..] else { panic!("{sent:?}") };
         assert_eq!(*to, endpoint(0));
@@ -63,7 +68,7 @@ fn told(holder: &mut LockQueues, now: Moment) -> (NoticeEndpoint, Datagram) {
     sent.remove(0)
 }
 
-fn key_of(ask: &Datagram) -> u64 {
+pub(super) fn key_of(ask: &Datagram) -> u64 {
     let Datagram::Ask { key, .. } = ask else { panic!("{ask:?}") };
     *key
 }
@@ -85,7 +90,7 @@ fn the_first_is_told_with_the_rest_of_the_queue_and_asks_once() {
     assert!(holder.received(endpoint(1), Datagram::Received { key: key_of(&ask) }, at(101)));
     holder.tick(at(1000));
     assert_eq!(sends(&mut holder), [], "it has received it");
-    first.granted(&name(), 8, at(102));
+    first.granted(&name(), 8, Mode::Exclusive, at(102));
     assert_eq!(first.released(&name(), 8, NOBODY, at(103)), NextTurn::Theirs);
     assert!(matches!(sends(first)[..], [(to, Datagram::Ask { .. })] if to == endpoint(2)));
 }
@@ -116,10 +121,10 @@ fn the_next_is_told_if_the_first_is_silent_or_does_not_want_the_lock() {
 #[test]
 fn a_local_waiter_that_came_first_has_its_turn_first_and_one_that_came_last_waits_in_the_queue() {
     let (mut holder, _) = held_and_wanted(2);
-    let front = |ms| LocalQueueAtRelease { front: Some(at(ms)), ..NOBODY };
+    let front = |ms| LocalQueueAtRelease { front: Some(writer(at(ms))), ..NOBODY };
     assert_eq!(holder.released(&name(), 7, front(0), at(100)), NextTurn::Ours);
     assert_eq!(sends(&mut holder), []);
-    holder.granted(&name(), 8, at(100));
+    holder.granted(&name(), 8, Mode::Exclusive, at(100));
     assert_eq!(holder.released(&name(), 8, front(50), at(101)), NextTurn::Theirs);
     let sent = sends(&mut holder);
     let [(to, Datagram::Ask { entries, .. })] = &sent[..] else { panic!("{sent:?}") };
@@ -131,13 +136,20 @@ fn a_local_waiter_that_came_first_has_its_turn_first_and_one_that_came_last_wait
 fn a_waiter_that_comes_after_the_release_is_told_or_sent_on() {
     let (mut holder, _) = held_and_wanted(1);
     let (_, ask) = told(&mut holder, at(100));
-    let late = |nonce| Datagram::Register { key: 7, nonce, waited: MS, entries: Vec::new() };
+    let late = |nonce| Datagram::Register {
+        key: 7,
+        nonce,
+        waited: MS,
+        mode: Mode::Exclusive,
+        was_told: false,
+        entries: Vec::new(),
+    };
     assert!(holder.received(endpoint(5), late(1), at(101)));
     let moved = Datagram::Moved { nonce: 1, to: endpoint(1), key: key_of(&ask) };
     assert_eq!(sends(&mut holder), [(endpoint(5), moved)]);
 
     let mut alone = queues(0);
-    alone.granted(&name(), 7, at(0));
+    alone.granted(&name(), 7, Mode::Exclusive, at(0));
     assert_eq!(alone.released(&name(), 7, NOBODY, at(1)), NextTurn::Ours);
     assert!(alone.received(endpoint(5), late(1), at(2)));
     assert!(matches!(sends(&mut alone)[..], [(to, Datagram::Ask { nonce: 1, .. })] if to == endpoint(5)));
@@ -154,7 +166,14 @@ fn a_grant_that_is_over_without_a_release_tells_nobody() {
     assert_eq!(holder.released(&name(), 7, NOBODY, at(11)), NextTurn::Ours);
     assert_eq!((holder.effects(), holder.sizes()[1]), (vec![], 0));
     // The record may still be there, and others may register by it.
-    let register = Datagram::Register { key: 7, nonce: 1, waited: MS, entries: Vec::new() };
+    let register = Datagram::Register {
+        key: 7,
+        nonce: 1,
+        waited: MS,
+        mode: Mode::Exclusive,
+        was_told: false,
+        entries: Vec::new(),
+    };
     assert!(!holder.received(endpoint(9), register, at(12)));
     assert_eq!(sends(&mut holder), [(endpoint(9), Datagram::NotHere { nonce: 1 })]);
 }
@@ -165,7 +184,7 @@ fn a_waiter_that_is_told_that_the_lock_is_not_here_looks_a_few_times_and_then_po
     let mut looks = 0;
     for round in 0..20 {
         let grant = GrantEndpoint { endpoint: endpoint(0), grant: 7 };
-        waiter.refused(&name(), Some(grant), at(0), at(round));
+        waiter.refused(&name(), Some(grant), false, writer(at(0)), at(round));
         let sent = sends(&mut waiter);
         let Some((_, Datagram::Register { nonce, .. })) = sent.first() else { continue };
         let not_here = Datagram::NotHere { nonce: *nonce };
@@ -182,7 +201,7 @@ fn a_waiter_that_is_told_in_vain_again_and_again_only_polls() {
     let grant = GrantEndpoint { endpoint: endpoint(0), grant: 7 };
     let mut told = 0;
     for round in 0..20 {
-        waiter.refused(&name(), Some(grant), at(0), at(round));
+        waiter.refused(&name(), Some(grant), false, writer(at(0)), at(round));
         let sent = sends(&mut waiter);
         let Some((_, Datagram::Register { nonce, .. })) = sent.first() else { break };
         let ask = Datagram::Ask { nonce: *nonce, key: round, age: MS, entries: Vec::new() };
@@ -236,12 +255,12 @@ fn a_refused_process_gives_the_queue_to_the_one_that_was_faster() {
     first.received(endpoint(0), ask, at(100));
     first.effects();
     let faster = GrantEndpoint { endpoint: endpoint(9), grant: 99 };
-    first.refused(&name(), Some(faster), at(1), at(101));
+    first.refused(&name(), Some(faster), false, writer(at(1)), at(101));
     let sent = sends(first);
     let [(to, Datagram::Register { key: 99, entries, .. })] = &sent[..] else { panic!("{sent:?}") };
     assert_eq!((*to, entries.len()), (endpoint(9), 2));
     let mut winner = queues(9);
-    winner.granted(&name(), 99, at(100));
+    winner.granted(&name(), 99, Mode::Exclusive, at(100));
     assert!(winner.received(endpoint(1), sent[0].1.clone(), at(101)));
     assert_eq!(winner.sizes()[1], 3);
 }
@@ -267,7 +286,7 @@ fn a_process_that_cannot_ask_or_has_left_tells_the_next() {
 fn a_register_is_repeated_until_it_is_answered_and_not_for_ever() {
     let mut waiter = queues(1);
     let grant = GrantEndpoint { endpoint: endpoint(0), grant: 7 };
-    waiter.refused(&name(), Some(grant), at(0), at(0));
+    waiter.refused(&name(), Some(grant), false, writer(at(0)), at(0));
     let mut sent = sends(&mut waiter).len();
     while let Some(next) = waiter.next() {
         waiter.tick(next);
@@ -282,7 +301,7 @@ fn a_holder_that_never_answers_is_asked_once_more_at_each_look_for_ever() {
     let mut waiter = queues(1);
     let grant = GrantEndpoint { endpoint: endpoint(0), grant: 7 };
     for look in 0..1000 {
-        waiter.refused(&name(), Some(grant), at(0), at(look * 1000));
+        waiter.refused(&name(), Some(grant), false, writer(at(0)), at(look * 1000));
         assert_eq!(sends(&mut waiter).len(), 1);
     }
 }
@@ -295,7 +314,7 @@ fn an_age_of_any_length_makes_a_process_yield_no_more_than_once_in_a_quantum() {
         .into_iter()
         .map(|ms| {
             let grant = GrantEndpoint { endpoint: endpoint(0), grant: 7 };
-            waiter.refused(&name(), Some(grant), at(ms), at(ms));
+            waiter.refused(&name(), Some(grant), false, writer(at(ms)), at(ms));
             let sent = sends(&mut waiter);
             let [(_, Datagram::Register { nonce, .. })] = sent[..] else { panic!("{sent:?}") };
             let age = Duration::from_millis(u32::MAX.into());
@@ -303,7 +322,7 @@ fn an_age_of_any_length_makes_a_process_yield_no_more_than_once_in_a_quantum() {
             assert!(waiter.received(endpoint(0), ask, at(ms + 1)));
             let effects = waiter.effects();
             let [Effect::Ask(_, age), Effect::Send(..)] = effects[..] else { panic!("{effects:?}") };
-            waiter.granted(&name(), ms + 2, at(ms + 2));
+            waiter.granted(&name(), ms + 2, Mode::Exclusive, at(ms + 2));
             let yields = age > RETRY * 10;
             let yield_until = yields.then(|| at(ms + 1000));
             waiter.released(&name(), ms + 2, LocalQueueAtRelease { yield_until, ..NOBODY }, at(ms + 3));
@@ -323,7 +342,14 @@ fn datagrams_that_quote_nothing_change_nothing_and_get_few_replies() {
     for number in 0..1_000_000_u64 {
         let (key, nonce) = (fastrand::u64(..), fastrand::u64(..));
         let datagram = match number % 8 {
-            0 => Datagram::Register { key, nonce, waited: MS, entries: Vec::new() },
+            0 => Datagram::Register {
+                key,
+                nonce,
+                waited: MS,
+                mode: Mode::Exclusive,
+                was_told: false,
+                entries: Vec::new(),
+            },
             1 => Datagram::Registered { nonce },
             2 => Datagram::Moved { nonce, to: endpoint(3), key },
             3 => Datagram::NotHere { nonce },
@@ -346,19 +372,36 @@ fn what_the_holder_tells_is_taken_from_the_holder_only() {
     let (mut holder, mut waiters) = held_and_wanted(1);
     let Datagram::Ask { nonce, .. } = told(&mut holder, at(5)).1 else { panic!("it is told") };
     let waiter = &mut waiters[0];
-    for forged in [
-        Datagram::Registered { nonce },
-        Datagram::Moved { nonce, to: endpoint(3), key: 1 },
-        Datagram::NotHere { nonce },
-        Datagram::Pause { nonce, pause: RETRY },
-    ] {
+    for forged in
+        [Datagram::Registered { nonce }, Datagram::NotHere { nonce }, Datagram::Pause { nonce, pause: RETRY }]
+    {
         assert!(!waiter.received(endpoint(2), forged.clone(), at(5)), "{forged:?}");
         assert_eq!(waiter.effects(), []);
         assert!(waiter.received(endpoint(0), forged, at(5)));
         waiter.effects();
-        waiter.refused(&name(), Some(GrantEndpoint { endpoint: endpoint(0), grant: 7 }), at(1), at(5));
+        waiter.refused(
+            &name(),
+            Some(GrantEndpoint { endpoint: endpoint(0), grant: 7 }),
+            false,
+            writer(at(1)),
+            at(5),
+        );
         waiter.effects();
     }
+}
+
+/// Over UDP it answers a challenge first, and by then the queue has gone on.
+#[test]
+fn a_waiter_follows_the_queue_with_which_it_was_sent_along() {
+    let (_, mut waiters) = held_and_wanted(1);
+    let waiter = &mut waiters[0];
+    let nonce = waiter.nonces.keys().copied().next().unwrap();
+    let moved = |nonce| Datagram::Moved { nonce, to: endpoint(3), key: 1 };
+    assert!(!waiter.received(endpoint(2), moved(nonce ^ 1), at(5)));
+    assert_eq!(waiter.effects(), []);
+    assert!(waiter.received(endpoint(2), moved(nonce), at(5)));
+    let sent = sends(waiter);
+    assert!(matches!(sent[..], [(to, Datagram::Register { key: 1, .. })] if to == endpoint(3)), "{sent:?}");
 }
 
 #[test]
@@ -366,21 +409,35 @@ fn queues_and_entries_are_bounded() {
     let mut queues = queues(0);
     for number in 0..10_000_u64 {
         let id = LockName::new(Level::Xdc, "tests", None, &number.to_string(), NamePolicy::Strict).unwrap();
-        queues.granted(&id, number + 1, at(0));
+        queues.granted(&id, number + 1, Mode::Exclusive, at(0));
         queues.released(&id, number + 1, NOBODY, at(0));
         queues.effects();
     }
     assert!(queues.sizes()[0] <= FREE_MAX + 1, "{:?}", queues.sizes());
     assert!(queues.sizes()[2] <= (FREE_MAX + 1) * KEYS_MAX);
-    queues.granted(&name(), 7, at(0));
+    queues.granted(&name(), 7, Mode::Exclusive, at(0));
     for number in 1..200 {
-        let register = Datagram::Register { key: 7, nonce: number, waited: MS, entries: Vec::new() };
+        let register = Datagram::Register {
+            key: 7,
+            nonce: number,
+            waited: MS,
+            mode: Mode::Exclusive,
+            was_told: false,
+            entries: Vec::new(),
+        };
         queues.received(endpoint(number), register, at(0));
     }
     assert_eq!(queues.sizes()[1], ENTRIES_MAX);
     // One process has one entry, whatever it sends.
     for nonce in 1..200 {
-        let register = Datagram::Register { key: 7, nonce, waited: MS, entries: Vec::new() };
+        let register = Datagram::Register {
+            key: 7,
+            nonce,
+            waited: MS,
+            mode: Mode::Exclusive,
+            was_told: false,
+            entries: Vec::new(),
+        };
         queues.received(endpoint(1), register, at(0));
     }
     assert_eq!(queues.sizes()[1], ENTRIES_MAX);
@@ -393,13 +450,20 @@ fn udp(port: u16) -> NoticeEndpoint {
 }
 
 fn register(nonce: u64, entries: &[SentEntry]) -> Datagram {
-    Datagram::Register { key: 7, nonce, waited: MS, entries: entries.to_vec() }
+    Datagram::Register {
+        key: 7,
+        nonce,
+        waited: MS,
+        mode: Mode::Exclusive,
+        was_told: false,
+        entries: entries.to_vec(),
+    }
 }
 
 /// LockQueues of a process at a UDP address, which holds the lock with key 7.
 fn held_at_udp() -> LockQueues {
     let mut holder = LockQueues::new(udp(1), || fastrand::u64(1..));
-    holder.granted(&name(), 7, at(0));
+    holder.granted(&name(), 7, Mode::Exclusive, at(0));
     holder
 }
 
@@ -438,7 +502,7 @@ fn a_process_whose_last_waiter_has_left_says_so_and_is_in_no_queue_any_more() {
     holder.tick(at(100).after(ANSWER));
     assert_eq!(sends(&mut holder), [], "nobody is left");
     // A process that got the lock, or never registered, has nothing to take back.
-    waiters[1].granted(&name(), 8, at(102));
+    waiters[1].granted(&name(), 8, Mode::Exclusive, at(102));
     waiters[1].left(&name(), at(102));
     assert_eq!(sends(&mut waiters[1]), []);
 }
@@ -470,8 +534,15 @@ fn an_entry_ends_by_itself_unless_its_process_registers_again() {
 fn a_local_process_that_has_ended_is_passed_over_at_once_in_all_queues() {
     let (mut holder, _) = held_and_wanted(3);
     let other = LockName::new(Level::Xdc, "tests", None, "other", NamePolicy::Strict).unwrap();
-    holder.granted(&other, 8, at(10));
-    let register = Datagram::Register { key: 8, nonce: 1, waited: MS, entries: Vec::new() };
+    holder.granted(&other, 8, Mode::Exclusive, at(10));
+    let register = Datagram::Register {
+        key: 8,
+        nonce: 1,
+        waited: MS,
+        mode: Mode::Exclusive,
+        was_told: false,
+        entries: Vec::new(),
+    };
     assert!(holder.received(endpoint(1), register, at(10)));
     holder.effects();
     let (to, _) = told(&mut holder, at(100));
@@ -485,7 +556,13 @@ fn a_local_process_that_has_ended_is_passed_over_at_once_in_all_queues() {
 #[test]
 fn whoever_can_read_a_record_registers_no_address_that_does_not_answer() {
     let mut holder = held_at_udp();
-    let entry = |port| SentEntry { endpoint: udp(port), nonce: port.into(), waited: Duration::from_secs(9) };
+    let entry = |port| SentEntry {
+        endpoint: udp(port),
+        nonce: port.into(),
+        waited: Duration::from_secs(9),
+        mode: Mode::Exclusive,
+        was_told: false,
+    };
     let foreign: Vec<_> = (100..140).map(entry).collect();
     let hostile = register(3, &foreign);
     assert!(holder.received(udp(99), hostile.clone(), at(1)));
@@ -540,7 +617,7 @@ fn a_process_that_answers_a_challenge_is_registered_and_gets_no_other_for_a_whil
         }
         std::mem::take(&mut exchanges)
     };
-    waiter.refused(&name(), Some(grant), at(1), at(1));
+    waiter.refused(&name(), Some(grant), false, writer(at(1)), at(1));
     assert_eq!(talk(&mut waiter, &mut holder, at(1)), 2, "a challenge, and registered");
     assert_eq!(holder.sizes()[1], 1);
     let renewed = at(1).after(RENEW);
@@ -585,10 +662,11 @@ fn whoever_answers_after_the_release_is_told_or_sent_on() {
 #[test]
 fn those_who_come_with_the_lock_answer_first_as_well() {
     let mut next = LockQueues::new(udp(2), || fastrand::u64(1..));
-    next.refused(&name(), Some(GrantEndpoint { endpoint: udp(1), grant: 7 }), at(1), at(1));
+    next.refused(&name(), Some(GrantEndpoint { endpoint: udp(1), grant: 7 }), false, writer(at(1)), at(1));
     let sent = sends(&mut next);
     let [(_, Datagram::Register { nonce, .. })] = sent[..] else { panic!("{sent:?}") };
-    let entries = vec![SentEntry { endpoint: udp(3), nonce: 9, waited: MS }];
+    let entries =
+        vec![SentEntry { endpoint: udp(3), nonce: 9, waited: MS, mode: Mode::Exclusive, was_told: false }];
     assert!(next.received(udp(1), Datagram::Ask { nonce, key: 8, age: MS, entries }, at(2)));
     let (asked, sent): (Vec<_>, Vec<_>) =
         next.effects().into_iter().partition(|it| !matches!(it, Effect::Send(..)));
@@ -599,7 +677,7 @@ fn those_who_come_with_the_lock_answer_first_as_well() {
         panic!("{sent:?}")
     };
     assert_eq!((to, next.sizes()[1]), (udp(3), 0));
-    next.granted(&name(), 10, at(3));
+    next.granted(&name(), 10, Mode::Exclusive, at(3));
     assert!(next.received(udp(3), Datagram::NotHere { nonce }, at(4)));
     assert_eq!(sends(&mut next), [(udp(3), Datagram::Registered { nonce: 9 })]);
     assert_eq!(next.sizes()[1], 1);
@@ -697,7 +775,7 @@ impl World {
                         let grant = fastrand::u64(..);
                         self.holder = Some((process, grant));
                         self.since[process].get_or_insert(now);
-                        queues.granted(&name(), grant, now);
+                        queues.granted(&name(), grant, Mode::Exclusive, now);
                         queues.left(&name(), now);
                         *doing = Doing::Holds(now.after(HOLD));
                         self.waits.push((process, now.since(arrived)));
@@ -706,7 +784,13 @@ impl World {
                         let endpoint = endpoint(holder as u64);
                         *doing = Doing::Waits(arrived, now.after(RETRY));
                         self.since[process] = None;
-                        queues.refused(&name(), Some(GrantEndpoint { endpoint, grant }), arrived, now);
+                        queues.refused(
+                            &name(),
+                            Some(GrantEndpoint { endpoint, grant }),
+                            false,
+                            writer(arrived),
+                            now,
+                        );
                     }
                 },
                 Doing::Holds(until) if until <= now => {
@@ -720,7 +804,7 @@ impl World {
                         LocalQueueAtRelease { front: None, since, yield_until },
                         now,
                     );
-                    let is_registered = queues.joined(&name(), now);
+                    let is_registered = queues.joined(&name(), Mode::Exclusive, now);
                     let next = if is_registered { now.after(ANSWER) } else { now };
                     *doing = Doing::Waits(now, yield_until.unwrap_or(next));
                 }
@@ -784,7 +868,7 @@ fn with_losses_copies_and_delays_everybody_gets_turns_by_polling_at_least() {
         }
         for (queues, _) in &world.processes {
             let [queues, entries, keys, nonces, handed] = queues.sizes();
-            assert!(queues == 1 && entries <= 8 && keys <= KEYS_MAX && nonces <= 1 && handed <= 1);
+            assert!(queues == 1 && entries <= 8 && keys <= KEYS_MAX && nonces <= 2 && handed <= 1);
         }
     }
 }
@@ -812,6 +896,8 @@ fn who_waits_is_told_to_whoever_quotes_the_grant_without_what_a_notice_quotes() 
             endpoint: endpoint(number),
             nonce: 0,
             waited: MS * (50 - u32::try_from(number).unwrap()),
+            mode: Mode::Exclusive,
+            was_told: false,
         })
         .collect();
     assert_eq!(*entries, expected);
@@ -827,7 +913,7 @@ fn who_waits_is_told_to_whoever_quotes_the_grant_without_what_a_notice_quotes() 
 #[test]
 fn a_holder_keeps_in_mind_that_somebody_who_does_not_wait_wants_the_lock() {
     let mut holder = queues(0);
-    holder.granted(&name(), 7, at(0));
+    holder.granted(&name(), 7, Mode::Exclusive, at(0));
     holder.report_wanted();
     // Only the grant that holds the lock counts, whoever asks.
     assert!(!holder.received(endpoint(1), Datagram::Want { key: 8 }, at(1)));
@@ -840,6 +926,6 @@ fn a_holder_keeps_in_mind_that_somebody_who_does_not_wait_wants_the_lock() {
     assert_eq!(holder.released(&name(), 7, NOBODY, at(3)), NextTurn::Ours);
     assert!(!holder.is_wanted(&name()));
     assert!(!holder.received(endpoint(1), Datagram::Want { key: 7 }, at(4)));
-    holder.granted(&name(), 9, at(5));
+    holder.granted(&name(), 9, Mode::Exclusive, at(5));
     assert!(!holder.is_wanted(&name()) && holder.effects().is_empty());
 }
