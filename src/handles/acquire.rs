@@ -109,8 +109,7 @@ fn attempt(
 ) -> Result<Answer<Lease>> {
     session.usable()?;
     let AcquireTerms { ttl, mode, .. } = *terms;
-    let needs_new_record = terms.dies_with_process || mode != Mode::Exclusive;
-    let stay_ends = match session.leases.retake(name, ttl, needs_new_record, waits) {
+    let stay_ends = match session.leases.retake(name, ttl, mode, terms.dies_with_process, waits) {
         ControlFlow::Break(Answer::Got(lock)) => return leased(session, lock),
         ControlFlow::Break(Answer::Busy(holder)) => return Ok(Answer::Busy(holder)),
         ControlFlow::Continue(stay_ends) => stay_ends,

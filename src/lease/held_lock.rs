@@ -60,8 +60,7 @@ pub(crate) struct HeldLock {
     /// The record is marked: see [`LivenessStore`](crate::store::LivenessStore).
     pub(crate) dies_with_process: bool,
     notices: Option<u64>,
-    /// Fences for when the lock is taken again. `None` for a lease that never stays: one
-    /// from a token, one that is not exclusive, or that was not from the beginning.
+    /// Fences for when the lock is taken again. `None` for a lease that never stays: one from a token, or after a change of mode.
     spare: Option<SpareFences>,
     /// The lock was released here and its record stays: its notices go on.
     stays: AtomicBool,
@@ -183,7 +182,7 @@ impl HeldLock {
             is_adopted: false,
             dies_with_process: until_death,
             notices,
-            spare: Some(spare).filter(|_| mode == Mode::Exclusive),
+            spare: Some(spare),
             stays: AtomicBool::new(false),
             stay_ends: None,
             broken: OnceLock::new(),
@@ -228,10 +227,9 @@ impl HeldLock {
     /// Makes the state of a lease of a lock that stayed with this process.
     pub(crate) fn retaken(name: LockName, retaken: Retaken, ttl: Duration, ends: Moment) -> HeldLock {
         let Retaken { lingering, fence, at } = retaken;
-        let LingeringLock { record, write, spare, longest_ttl, notices, stay_ends, .. } = lingering;
-        let grant =
-            Grant { owner_record: record, fence, epoch: None, fences: 1, since: at, may_reappear: false };
-        let mode = Mode::Exclusive;
+        let LingeringLock { record, mode, epoch, write, spare, longest_ttl, notices, stay_ends, .. } =
+            lingering;
+        let grant = Grant { owner_record: record, fence, epoch, fences: 1, since: at, may_reappear: false };
         let terms = LeaseTerms { mode, ttl, asked: longest_ttl, ends, until_death: false, notices };
         let mut held = HeldLock::new(name, grant, terms);
         held.change(|owned| owned.write = Some(write));
@@ -276,7 +274,8 @@ impl HeldLock {
         *ownership = Ownership::Over;
         self.stays.store(true, Ordering::Release);
         self.life.released();
-        Some(LingeringLock { record, write, spare, longest_ttl, notices, until, stay_ends })
+        let (mode, epoch) = (self.mode, self.epoch);
+        Some(LingeringLock { record, mode, epoch, write, spare, longest_ttl, notices, until, stay_ends })
     }
 
     /// Lets the lock stay held for this time from now, even if it is released sooner.

@@ -238,7 +238,9 @@ impl Leases {
             return Ok(true);
         }
         // Others could not find it free, and each registered process gets a notice.
-        let is_left = lock.has_stayed() && !self.queue.notices().is_wanted(lock.name());
+        let is_left = lock.has_stayed()
+            && lock.mode() == Mode::Exclusive
+            && !self.queue.notices().is_wanted(lock.name());
         if is_left {
             self.queue.leaves(lock.name(), self.settings.retry);
         }
@@ -326,6 +328,10 @@ impl Leases {
         waited: impl FnOnce() -> Duration,
     ) -> Result<ConvertAnswer> {
         lock.check()?;
+        if to == Mode::Exclusive {
+            // What another thread has left is a reader like any other.
+            let _ = self.retake(lock.name(), lock.ttl(), to, true, Deadline::at(Moment::now()));
+        }
         let converting = lock.begin_conversion(to)?;
         let (name, from, ttl) = (lock.name(), lock.mode(), lock.ttl());
         let asked = self.settings.asked_ttl(ttl);
@@ -470,11 +476,12 @@ impl Leases {
         &self,
         name: &LockName,
         ttl: Duration,
+        mode: Mode,
         needs_new_record: bool,
         waits: Deadline,
     ) -> ControlFlow<Answer<HeldLock>, Option<Moment>> {
         let Some(linger) = &self.linger else { return ControlFlow::Continue(None) };
-        let Some(retake) = linger.retake(name, ttl, needs_new_record) else {
+        let Some(retake) = linger.retake(name, ttl, mode, needs_new_record) else {
             return ControlFlow::Continue(None);
         };
         let (lingering, why) = match retake {
@@ -485,19 +492,20 @@ impl Leases {
             Retake::Not(lingering, why) => (lingering, why),
         };
         let by = Deadline::after(self.settings.timeout.min(ttl));
-        if why == NoRight::TimeIsOver {
+        if why == NoRight::TimeIsOver && lingering.mode == Mode::Exclusive {
             linger.release_or_free(name, lingering, GiveBack::TimeIsOver, by);
             return match self.queue.left_until(name) {
                 Some(until) if until < waits.moment() => ControlFlow::Break(Answer::Busy(None)),
                 _ => ControlFlow::Continue(None),
             };
         }
-        let stay_ends = lingering.stay_ends;
+        // The store decides between readers and writers.
+        let stay_ends = Some(lingering.stay_ends).filter(|_| lingering.mode == Mode::Exclusive);
         match self.store.release(name, &lingering.record, by) {
             Ok(_) => lingering.notices.into_iter().for_each(|grant| self.queue.notices().ended(name, grant)),
             Err(_) => linger.free(name, lingering, GiveBack::Otherwise),
         }
-        ControlFlow::Continue(Some(stay_ends))
+        ControlFlow::Continue(stay_ends)
     }
 
     /// Whether the lock was released and stays with this process, so that it need not be read.
@@ -527,7 +535,13 @@ impl Leases {
             linger.release_or_free(name, lingering, why, by.sooner(Deadline::after(self.settings.timeout)));
             return true;
         }
-        let yields = self.queue.stays(name, self.settings.retry);
+        let yields = match lock.mode() {
+            Mode::Exclusive => self.queue.stays(name, self.settings.retry),
+            _ => {
+                self.queue.reader_left(name, None);
+                false
+            }
+        };
         // Somebody may have registered in between.
         if yields || notices.is_wanted(name) {
             linger.give_back(name, if yields { GiveBack::Yields } else { GiveBack::Otherwise });

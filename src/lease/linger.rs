@@ -10,6 +10,9 @@
 //! The time of staying begins with the first release that lets a lock stay, and later releases do not make it longer. When
 //! it is over, this process leaves the lock to others for an interval: they poll, and could not find it free before.
 //!
+//! Readers share a lock, so one of the holds of this process stays, and is taken again in its own mode. They leave nothing to
+//! others when its time is over: the store keeps new readers out while a writer waits.
+//!
 //! One job of the background threads waits for the first lock whose time will be over, however many stay. Jobs that give
 //! back locks have threads of their own, and take the locks of a server that has just hung last.
 
@@ -23,8 +26,9 @@ use std::time::Duration;
 use crate::error::Result;
 use crate::lease::freeing::{Freeing, LockDoubt};
 use crate::lease::retake_right::{NoRight, RecordWrite, RetakeRight, SpareFences};
-use crate::names::fence::Fence;
+use crate::names::fence::{Epoch, Fence};
 use crate::names::lock_name::LockName;
+use crate::names::mode::Mode;
 use crate::names::owner::OwnerRecord;
 use crate::runtime::background::{Background, JobLane, Next, Ticket};
 use crate::runtime::sync::{AtomicU64, HashMap, Mutex};
@@ -49,6 +53,9 @@ const LINGERING_MAX: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct LingeringLock {
     pub(crate) record: OwnerRecord,
+    pub(crate) mode: Mode,
+    /// The epoch of a hold that is not exclusive.
+    pub(crate) epoch: Option<Epoch>,
     pub(crate) write: RecordWrite,
     pub(crate) spare: SpareFences,
     /// Longest time for which the store may keep the record.
@@ -140,10 +147,13 @@ impl LingerState {
         self.slots.get_mut(name)?.lingering.take()
     }
 
-    /// Keeps the lock. Hands it back if there are too many.
+    /// Keeps the lock. Hands it back if there are too many, or if another hold of it stays.
     fn add(&mut self, name: &LockName, lingering: LingeringLock) -> std::result::Result<(), LingeringLock> {
         let until = lingering.until;
         if let Some(slot) = self.slots.get_mut(name) {
+            if slot.lingering.is_some() {
+                return Err(lingering);
+            }
             slot.lingering = Some(lingering);
             if until < slot.due.0 {
                 self.due.remove(&slot.due);
@@ -244,10 +254,13 @@ impl Linger {
         self.retaken.load(Ordering::Relaxed)
     }
 
-    /// Whether this lock may stay, beside those that do.
+    /// Whether this lock may stay, beside those that do. Of several holds of a lock one may.
     pub(crate) fn has_room(&self, name: &LockName) -> bool {
         let state = self.state.lock();
-        state.slots.contains_key(name) || state.slots.len() + state.back.len() < LINGERING_MAX
+        if let Some(slot) = state.slots.get(name) {
+            return slot.lingering.is_none();
+        }
+        state.slots.len() + state.back.len() < LINGERING_MAX
     }
 
     /// Whether the lock is lingering here.
@@ -273,12 +286,18 @@ impl Linger {
         }
     }
 
-    /// Takes the lock again, for a lease of `ttl`. `None` means that it is not lingering here.
+    /// Takes the lock again, for a lease of `ttl` in this mode. `None` means that it is not lingering here.
     /// `needs_new_record`: only to give it back first.
-    pub(crate) fn retake(&self, name: &LockName, ttl: Duration, needs_new_record: bool) -> Option<Retake> {
+    pub(crate) fn retake(
+        &self,
+        name: &LockName,
+        ttl: Duration,
+        mode: Mode,
+        needs_new_record: bool,
+    ) -> Option<Retake> {
         let mut lingering = self.state.lock().take(name)?;
         let now = Moment::now();
-        if needs_new_record {
+        if needs_new_record || lingering.mode != mode {
             let is_over = lingering.until <= now;
             let why = if is_over { NoRight::TimeIsOver } else { NoRight::OtherRecord };
             return Some(Retake::Not(lingering, why));
@@ -287,7 +306,9 @@ impl Linger {
         let mut right = RetakeRight { write, spare, longest, until: lingering.until };
         match right.retake(now, ttl, &self.settings) {
             Ok(fence) => {
-                if let Some(block) = self.state.lock().blocks.get_mut(name) {
+                if mode == Mode::Exclusive
+                    && let Some(block) = self.state.lock().blocks.get_mut(name)
+                {
                     block.used = block.used.saturating_add(1);
                 }
                 lingering.spare = right.spare;
@@ -317,16 +338,19 @@ impl Linger {
         why: GiveBack,
         by: Deadline,
     ) -> Result<()> {
-        if why == GiveBack::TimeIsOver {
+        if why == GiveBack::TimeIsOver && lingering.mode == Mode::Exclusive {
             self.queue.leaves(name, self.settings.retry);
         }
         self.store.release(name, &lingering.record, by)?;
-        self.report_released(name, lingering.notices, why);
+        self.report_released(name, (lingering.mode, lingering.notices), why);
         Ok(())
     }
 
-    fn report_released(&self, name: &LockName, grant: Option<u64>, why: GiveBack) {
+    /// `released`: in which mode this process had the lock, and the random bits of the grant.
+    fn report_released(&self, name: &LockName, released: (Mode, Option<u64>), why: GiveBack) {
+        let (mode, grant) = released;
         match why {
+            _ if mode != Mode::Exclusive => self.queue.reader_left(name, grant),
             GiveBack::TimeIsOver => self.queue.left_to_others(name, grant, self.settings.retry),
             GiveBack::Yields => self.queue.given_back(name, grant, self.settings.retry),
             GiveBack::Otherwise => self.queue.released(name, grant, self.settings.retry),
@@ -353,7 +377,7 @@ impl Linger {
 
     /// Releases a record after a release that failed.
     pub(crate) fn free(self: &Arc<Linger>, name: &LockName, lingering: LingeringLock, why: GiveBack) {
-        let LingeringLock { record, longest_ttl, notices, .. } = lingering;
+        let LingeringLock { record, mode, longest_ttl, notices, .. } = lingering;
         let doubt = LockDoubt::MayBeHeld;
         let mut freeing = Freeing::new(Arc::clone(&self.store), name.clone(), record, longest_ttl, doubt);
         let (linger, named) = (Arc::downgrade(self), name.clone());
@@ -362,7 +386,7 @@ impl Linger {
             if next == Next::Done
                 && let Some(linger) = linger.upgrade()
             {
-                linger.report_released(&named, notices, why);
+                linger.report_released(&named, (mode, notices), why);
             }
             next
         });
@@ -481,6 +505,8 @@ mod tests {
     fn lingering(until: Moment) -> LingeringLock {
         LingeringLock {
             record: OwnerRecord::from_bytes([1; 16]),
+            mode: Mode::Exclusive,
+            epoch: None,
             write: RecordWrite { sent: Moment::OVER, asked: Duration::from_secs(1) },
             spare: SpareFences::after(None, 1),
             longest_ttl: Duration::from_secs(1),
@@ -538,7 +564,9 @@ mod tests {
         let mut state = LingerState::default();
         (0..LINGERING_MAX).for_each(|id| state.add(&name(id), lingering(at(1))).unwrap());
         assert!(state.add(&name(LINGERING_MAX), lingering(at(1))).is_err());
-        assert!(state.add(&name(1), lingering(at(1))).is_ok(), "it stays already");
+        assert!(state.add(&name(1), lingering(at(1))).is_err(), "one hold of a lock stays");
+        state.take(&name(1)).unwrap();
+        assert!(state.add(&name(1), lingering(at(1))).is_ok(), "it has stayed before");
         // Those that are being given back count as well.
         state.end_what_is_due(at(1));
         assert!(state.add(&name(LINGERING_MAX), lingering(at(2))).is_err());

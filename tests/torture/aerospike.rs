@@ -68,6 +68,20 @@ fn torture_breaks_no_rule_on_aerospike_in_all_modes() {
     working("aerospike-own-modes", &place, &own, (workload, least), tolerances);
 }
 
+#[test]
+fn torture_breaks_no_rule_on_aerospike_in_all_modes_if_locks_stay() {
+    if asked_seconds().is_none() && left_to_the_long_run() {
+        return;
+    }
+    let Some(place) = aerospike_or_skip() else { return };
+    let own = |uri: String| format!("{}?layout=own", uri.replace("/tests", "/own-torture"));
+    let (ttl, linger) = (Duration::from_millis(400), Duration::from_millis(200));
+    let workload = LockWorkload { ttl, linger, modes: true, ..workload() };
+    let tolerances = Tolerances { store_slack: Duration::from_millis(100), linger, ..Tolerances::default() };
+    let least = Least { members: 20.0, conversions: 0.5, ..LEAST };
+    working("aerospike-own-modes-linger", &place, &own, (workload, least), tolerances);
+}
+
 /// With notices over UDP.
 #[test]
 fn torture_breaks_no_rule_on_aerospike_if_locks_stay() {

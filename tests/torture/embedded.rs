@@ -40,6 +40,20 @@ fn torture_breaks_no_rule_on_the_embedded_store_in_all_modes() {
     });
 }
 
+#[test]
+fn torture_breaks_no_rule_on_the_embedded_store_in_all_modes_if_locks_stay() {
+    let directory = tempfile::tempdir().unwrap();
+    let linger = Duration::from_millis(30);
+    let usual = subject("embedded-modes-linger", &directory);
+    torture(&Subject {
+        workload: LockWorkload { modes: true, linger, ..usual.workload },
+        tolerances: Tolerances { linger, ..usual.tolerances },
+        short: 5,
+        least: Least { members: 30.0, conversions: 1.0, ..usual.least },
+        ..usual
+    });
+}
+
 fn subject(name: &'static str, directory: &TempDir) -> Subject<'static> {
     Subject {
         name,

@@ -72,6 +72,19 @@ fn torture_breaks_no_rule_on_hbase_in_all_modes() {
     working("hbase-own-modes", hbase, &uri, Vec::new(), (modes, least));
 }
 
+#[test]
+fn torture_breaks_no_rule_on_hbase_in_all_modes_if_locks_stay() {
+    if asked_seconds().is_none() && left_to_the_long_run() {
+        return;
+    }
+    let Some(hbase) = hbase_or_skip() else { return };
+    let uri = |address| format!("hbase://{address}/dlm_test_own_torture?layout=own");
+    dlm::store::open(&uri(hbase.master)).unwrap().initialize(Deadline::after(LONGEST)).unwrap();
+    let modes = LockWorkload { modes: true, linger: LINGER, ..workload(TTL) };
+    let least = Least { members: 10.0, conversions: 0.5, ..LEAST };
+    working("hbase-own-modes-linger", hbase, &uri, Vec::new(), (modes, least));
+}
+
 /// With notices over UDP.
 #[test]
 fn torture_breaks_no_rule_on_hbase_if_locks_stay() {
@@ -167,7 +180,7 @@ fn working(
     (workload, least): (LockWorkload, Least),
 ) {
     // The base of readers lasts as long as the last one of them could have.
-    let epoch = if workload.modes { TTL + TTL / 4 } else { Duration::ZERO };
+    let epoch = if workload.modes { TTL + TTL / 4 + workload.linger } else { Duration::ZERO };
     let tolerances = Tolerances { linger: workload.linger, epoch, ..Tolerances::default() };
     torture(&Subject {
         name,

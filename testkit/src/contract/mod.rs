@@ -30,7 +30,7 @@
 //! #     let store = Arc::new(MemoryStore::new());
 //! #     Site::new(test, 1000, move || store.clone() as Arc<dyn LockStore>)
 //! # }
-//! // One invocation per layer: stores, lists, breaks, locks, leases, kept, linger, sets, elections, waits, pending, calls, latch_stores, latches, modes, intents, mode_leases.
+//! // One invocation per layer: stores, lists, breaks, locks, leases, kept, linger, sets, elections, waits, pending, calls, latch_stores, latches, modes, intents, mode_leases, mode_linger.
 //! dlm_testkit::contract! { site => waits:
 //!     a_wait_of_zero_asks_once,
 //!     closing_wakes_every_waiter,
@@ -64,6 +64,8 @@ pub mod lists;
 pub mod locks;
 #[doc(hidden)]
 pub mod mode_leases;
+#[doc(hidden)]
+pub mod mode_linger;
 #[doc(hidden)]
 pub mod modes;
 #[doc(hidden)]
@@ -428,6 +430,13 @@ macro_rules! modes_contract {
             a_history_has_the_modes_of_holds_and_one_entry_for_each_change,
             a_minimum_hold_of_a_reader_keeps_writers_out_until_it_is_over,
             options_that_no_reader_can_have_are_refused,
+        }
+        $crate::contract! { $site => mode_linger:
+            a_reader_that_stays_is_taken_again_without_the_store_in_its_mode_and_epoch,
+            a_writer_with_notices_gets_a_lock_that_readers_have_left_at_once,
+            of_several_readers_of_a_process_one_stays,
+            what_a_reader_has_left_does_not_keep_an_upgrade_of_its_process_waiting,
+            readers_in_a_loop_leave_a_writer_that_polls_its_turn,
         }
     };
 }

@@ -1,0 +1,125 @@
+//! Locks of readers that stay with the process that has released them, over stores that keep modes.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use dlm::{Builder, Epoch, Lease, Level, Lock, LockManager, Mode, Moment};
+
+use super::{HELD, LONG, LONGEST, Site, eventually};
+use crate::Spy;
+
+/// Longer than any case.
+const STAYS: Duration = HELD;
+
+fn builder(site: &Site, linger: Duration) -> Builder {
+    // Nobody polls.
+    site.builder().linger(linger).retry(2 * LONGEST)
+}
+
+fn manager(site: &Site, linger: Duration) -> LockManager {
+    builder(site, linger).store(site.store()).open().unwrap()
+}
+
+fn lock(manager: &LockManager) -> Lock {
+    manager.lock("stays", Level::Xdc).unwrap()
+}
+
+fn holds(lock: &Lock) -> usize {
+    lock.holders().unwrap().len()
+}
+
+fn epoch(lease: &Lease) -> Epoch {
+    lease.epoch().expect("these stores have epochs")
+}
+
+pub fn a_reader_that_stays_is_taken_again_without_the_store_in_its_mode_and_epoch(site: &Site) {
+    let spy = Spy::on(site.store());
+    let ours = builder(site, STAYS).store(spy.clone()).open().unwrap();
+    let lock = lock(&ours);
+    for mode in [Mode::Shared, Mode::Update] {
+        let how = dlm::AcquireOptions::new().mode(mode);
+        let first = lock.acquire_with(&how).unwrap();
+        let before = epoch(&first);
+        assert!(first.release().unwrap() && first.check().is_err());
+        let (calls, retaken) = (spy.calls(), ours.stats().leases_retaken);
+        for _ in 0..10 {
+            let again = lock.acquire_with(&how).unwrap();
+            assert_eq!((again.mode(), epoch(&again), again.fence()), (mode, before, None));
+            again.check().unwrap();
+            assert!(again.release().unwrap());
+        }
+        assert_eq!((spy.calls(), ours.stats().leases_retaken), (calls, retaken + 10));
+        assert_eq!(holds(&lock), 1, "in the store it is held");
+    }
+    // Who wants it in another mode has a record of its own.
+    let reads = lock.shared().acquire().unwrap();
+    let before = epoch(&reads);
+    assert!(reads.release().unwrap());
+    let writes = lock.try_acquire().unwrap();
+    assert!(epoch(&writes) > before);
+    assert!(writes.release().unwrap());
+    let reads = lock.shared().try_acquire().unwrap();
+    assert!(epoch(&reads) > before);
+    ours.close().unwrap();
+}
+
+pub fn a_writer_with_notices_gets_a_lock_that_readers_have_left_at_once(site: &Site) {
+    let open = |linger| {
+        let with_notices = builder(site, linger).option("notices", "udp://127.0.0.1");
+        with_notices.store(site.store()).open().unwrap()
+    };
+    let (readers, writer) = ([open(STAYS), open(STAYS)], open(Duration::ZERO));
+    for manager in &readers {
+        assert!(lock(manager).shared().acquire().unwrap().release().unwrap());
+    }
+    assert_eq!(holds(&lock(&writer)), 2);
+    assert!(lock(&writer).acquire().unwrap().release().unwrap());
+}
+
+pub fn of_several_readers_of_a_process_one_stays(site: &Site) {
+    let ours = manager(site, STAYS);
+    let lock = lock(&ours);
+    let leases: Vec<_> = (0..3).map(|_| lock.shared().acquire().unwrap()).collect();
+    leases.iter().for_each(|lease| assert!(lease.release().unwrap()));
+    assert_eq!(holds(&lock), 1);
+    // A writer of the same process has it at once.
+    assert!(lock.try_acquire().unwrap().release().unwrap());
+    ours.close().unwrap();
+    assert_eq!(holds(&self::lock(&site.manager())), 0);
+}
+
+pub fn what_a_reader_has_left_does_not_keep_an_upgrade_of_its_process_waiting(site: &Site) {
+    let ours = manager(site, STAYS);
+    let lock = lock(&ours);
+    let update = lock.update().acquire().unwrap();
+    assert!(lock.shared().acquire().unwrap().release().unwrap());
+    assert_eq!(holds(&lock), 2);
+    let writes = update.upgrade(Duration::ZERO).unwrap();
+    assert!(writes.release().unwrap());
+}
+
+pub fn readers_in_a_loop_leave_a_writer_that_polls_its_turn(site: &Site) {
+    let (linger, retry) = (Duration::from_millis(50), Duration::from_millis(20));
+    let open = |linger| site.builder().linger(linger).retry(retry).store(site.store()).open().unwrap();
+    let (readers, writer) = (open(linger), open(Duration::ZERO));
+    let is_done = AtomicBool::new(false);
+    let began = Moment::now();
+    thread::scope(|scope| {
+        let reads = scope.spawn(|| {
+            let lock = lock(&readers).shared();
+            while !is_done.load(Ordering::SeqCst) {
+                assert!(lock.acquire().unwrap().release().unwrap());
+            }
+        });
+        let lock = lock(&writer);
+        for _ in 0..3 {
+            assert!(lock.acquire().unwrap().release().unwrap());
+        }
+        is_done.store(true, Ordering::SeqCst);
+        reads.join().unwrap();
+    });
+    assert!(Moment::now().since(began) < LONG, "it starved");
+    // Its time is over some day, and nobody has it then.
+    eventually("it is given back", || holds(&lock(&writer)) == 0);
+}
