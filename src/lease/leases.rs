@@ -532,7 +532,7 @@ impl Leases {
             let is_over = lock.has_stayed() && lingering.until <= Moment::now();
             let why = if is_over { GiveBack::TimeIsOver } else { GiveBack::Otherwise };
             // Its time is over, or others have taken the room meanwhile.
-            linger.release_or_free(name, lingering, why, by.sooner(Deadline::after(self.settings.timeout)));
+            linger.release_or_free(name, *lingering, why, by.sooner(Deadline::after(self.settings.timeout)));
             return true;
         }
         let yields = match lock.mode() {

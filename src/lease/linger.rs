@@ -148,11 +148,15 @@ impl LingerState {
     }
 
     /// Keeps the lock. Hands it back if there are too many, or if another hold of it stays.
-    fn add(&mut self, name: &LockName, lingering: LingeringLock) -> std::result::Result<(), LingeringLock> {
+    fn add(
+        &mut self,
+        name: &LockName,
+        lingering: LingeringLock,
+    ) -> std::result::Result<(), Box<LingeringLock>> {
         let until = lingering.until;
         if let Some(slot) = self.slots.get_mut(name) {
             if slot.lingering.is_some() {
-                return Err(lingering);
+                return Err(lingering.into());
             }
             slot.lingering = Some(lingering);
             if until < slot.due.0 {
@@ -163,7 +167,7 @@ impl LingerState {
             return Ok(());
         }
         if self.slots.len() + self.back.len() >= LINGERING_MAX {
-            return Err(lingering);
+            return Err(lingering.into());
         }
         let due = (until, self.draw());
         self.slots.insert(name.clone(), LingerSlot { lingering: Some(lingering), due });
@@ -273,16 +277,16 @@ impl Linger {
         self: &Arc<Linger>,
         name: &LockName,
         lingering: LingeringLock,
-    ) -> std::result::Result<(), LingeringLock> {
+    ) -> std::result::Result<(), Box<LingeringLock>> {
         let mut state = self.state.lock();
         if state.is_closed || lingering.until <= Moment::now() {
-            return Err(lingering);
+            return Err(lingering.into());
         }
         state.add(name, lingering)?;
         match self.set_timer(&mut state) {
             Ok(()) => Ok(()),
             // Without a thread.
-            Err(_) => state.take(name).map_or(Ok(()), Err),
+            Err(_) => state.take(name).map_or(Ok(()), |lingering| Err(lingering.into())),
         }
     }
 
