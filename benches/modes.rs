@@ -9,6 +9,7 @@
 //! | exclusive/s | pairs of acquire and release per second of 16 processes, each with a lock of its own: median of five rounds of 2 s |
 //! | shared/s | the same of 16 processes that read one lock, measured in turns with the former |
 //! | ratio | shared beside exclusive |
+//! | apart | the same ratio for 16 processes that read a lock of their own: what is left of the difference if no record is hot |
 //! | writer, p99 | the wait of a writer beside 64 readers in 8 processes, who ask for half of the shared rate together, for 20 s |
 //! | limit | three holds of a reader and one `retry` |
 //! | reader, worst | the longest wait of 16 readers beside 4 writers who ask again at once, for 20 s, as a multiple of the mean wait |
@@ -41,8 +42,8 @@ fn main() {
     }
     let named: Vec<_> = args.iter().filter(|arg| !arg.starts_with('-')).collect();
     let wanted = |store: &str| named.is_empty() || named.iter().any(|name| *name == store);
-    println!("| store | exclusive/s | shared/s | ratio | writer, p99 | limit | reader, worst |");
-    println!("|---|---|---|---|---|---|---|");
+    println!("| store | exclusive/s | shared/s | ratio | apart | writer, p99 | limit | reader, worst |");
+    println!("|---|---|---|---|---|---|---|---|");
     if wanted("embedded") {
         let directory = tempfile::tempdir().expect("a directory");
         row("embedded", &format!("embedded:{}?", directory.path().display()));
@@ -64,11 +65,11 @@ fn main() {
 fn row(store: &str, uri: &str) {
     open(uri).initialize().expect("the store is there");
     let mut processes: Vec<_> = (0..PROCESSES).map(|number| Process::start(uri, number)).collect();
-    let (mut exclusive, mut shared) = (Vec::new(), Vec::new());
+    let (mut exclusive, mut shared, mut apart) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..=ROUNDS {
         // In turns, so that a slow moment meets both.
-        let orders = [("exclusive", &mut exclusive), ("shared", &mut shared)];
-        let orders: Vec<_> = if round % 2 == 0 { orders.into() } else { orders.into_iter().rev().collect() };
+        let mut orders = [("exclusive", &mut exclusive), ("shared", &mut shared), ("apart", &mut apart)];
+        orders.rotate_left(round % 3);
         for (order, rates) in orders {
             processes.iter_mut().for_each(|process| process.tell(order));
             let pairs: f64 = processes.iter_mut().flat_map(Process::hear).sum();
@@ -78,7 +79,7 @@ fn row(store: &str, uri: &str) {
             }
         }
     }
-    let [exclusive, shared] = [exclusive, shared].map(|mut rates| {
+    let [exclusive, shared, apart] = [exclusive, shared, apart].map(|mut rates| {
         rates.sort_by(f64::total_cmp);
         rates[ROUNDS / 2]
     });
@@ -102,8 +103,9 @@ fn row(store: &str, uri: &str) {
     let mean = waits.iter().sum::<f64>() / waits.len() as f64;
     let worst = waits.iter().copied().fold(0.0, f64::max);
     println!(
-        "| {store} | {exclusive:.0} | {shared:.0} | {:.2} | {p99:.1} ms | {limit:.1} ms | {:.1} of {mean:.1} ms |",
+        "| {store} | {exclusive:.0} | {shared:.0} | {:.2} | {:.2} | {p99:.1} ms | {limit:.1} ms | {:.1} of {mean:.1} ms |",
         shared / exclusive,
+        apart / exclusive,
         worst / mean,
     );
 }
@@ -154,6 +156,7 @@ fn work_as_told(uri: &str, number: &str) {
         let numbers = match (verb, count) {
             (Some("exclusive"), _) => vec![pairs(&manager, number, Mode::Exclusive)],
             (Some("shared"), _) => vec![pairs(&manager, "hot", Mode::Shared)],
+            (Some("apart"), _) => vec![pairs(&manager, number, Mode::Shared)],
             (Some("read"), Some(micros)) => {
                 let period = Duration::from_micros(micros);
                 in_threads(8, || waits(&manager, Mode::Shared, period / 2, period / 2))
