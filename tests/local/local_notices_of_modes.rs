@@ -133,3 +133,28 @@ fn who_steps_down_lets_those_in_that_may_be_beside_it() {
         }
     });
 }
+
+/// The process reads on, so that its own queue is not passed on.
+#[test]
+fn an_updater_is_told_when_another_leaves_whose_process_reads_on() {
+    for steps_down in [false, true] {
+        let store = Arc::new(MemoryStore::new());
+        let ([_, waiting], [first, second]) = managers::<2>(&store);
+        let read = first.shared().acquire().unwrap();
+        let update = first.update().acquire().unwrap();
+        thread::scope(|scope| {
+            let updates = scope.spawn(|| second.update().acquire().unwrap());
+            until("it waits", || waits(&waiting) && waiting.stats().notices_sent > 0);
+            let rest = match steps_down {
+                true => Some(update.downgrade(Mode::Shared).unwrap()),
+                false => {
+                    assert!(update.release().unwrap());
+                    None
+                }
+            };
+            assert!(updates.join().unwrap().release().unwrap());
+            drop(rest);
+        });
+        assert!(read.release().unwrap());
+    }
+}

@@ -306,9 +306,11 @@ impl LockQueue {
         self.handed.as_ref().is_some_and(|handed| handed.to == endpoint && !handed.is_received)
     }
 
-    /// Returns the grant of a lock that this process holds beside others, to be used for its next one as well.
-    pub(super) fn grant_beside_others(&self) -> Option<u64> {
-        self.holds.last().filter(|hold| hold.mode != Mode::Exclusive).map(|hold| hold.grant)
+    /// Returns the grant of a hold in this mode that others may be beside, to be used for the next one as well. Not that of a
+    /// hold in another mode: it would not be known which of the two ends.
+    pub(super) fn grant_beside_others(&self, mode: Mode) -> Option<u64> {
+        let is_alike = |hold: &&OwnHold| hold.mode == mode && mode != Mode::Exclusive;
+        self.holds.iter().rfind(is_alike).map(|hold| hold.grant)
     }
 
     /// The store granted the lock to this process.
@@ -321,8 +323,8 @@ impl LockQueue {
             }
         }
         self.has_readers |= mode != Mode::Exclusive;
-        self.add_key(grant);
         self.holds.push(OwnHold { grant, mode });
+        self.add_key(grant);
         self.turn = QueueTurn::Held;
         self.is_wanted = false;
         self.end_wait();
@@ -553,7 +555,7 @@ impl LockQueue {
             self.since = earlier(step.now, age).max(self.yielded);
             self.handed = None;
             step.effects.push(Effect::Ask(self.name.clone(), step.now.since(self.since)));
-        } else if self.grant_beside_others().is_some() && self.may_read(step.now) {
+        } else if self.holds.iter().all(|hold| hold.mode != Mode::Exclusive) && self.may_read(step.now) {
             // A waiter of this process wants to write, beside what the process reads.
             step.effects.push(Effect::Ask(self.name.clone(), Duration::ZERO));
         }
@@ -663,7 +665,10 @@ impl LockQueue {
         if self.keys.contains(&Some(key)) {
             return;
         }
-        self.keys.rotate_right(1);
+        // In the place of the oldest that no hold has.
+        let is_held = |key: &Option<u64>| self.holds.iter().any(|hold| Some(hold.grant) == *key);
+        let oldest = self.keys.iter().rposition(|key| !is_held(key)).unwrap_or(KEYS_MAX - 1);
+        self.keys[..=oldest].rotate_right(1);
         self.keys[0] = Some(key);
     }
 

@@ -88,8 +88,8 @@ impl LockQueues {
     }
 
     /// See [`LockQueue::grant_beside_others`].
-    pub(super) fn grant_beside_others(&self, name: &LockName) -> Option<u64> {
-        self.queues.get(self.ids.get(name)?)?.grant_beside_others()
+    pub(super) fn grant_beside_others(&self, name: &LockName, mode: Mode) -> Option<u64> {
+        self.queues.get(self.ids.get(name)?)?.grant_beside_others(mode)
     }
 
     /// See [`LockQueue::announced`].

@@ -254,7 +254,7 @@ impl Notices {
     /// Returns what the record of the next grant says to others. `None` as for [`draw`](Notices::draw).
     pub(crate) fn for_grant(&self, name: &LockName, mode: Mode) -> Option<GrantEndpoint> {
         let open = self.shared.open.as_ref()?;
-        let beside = || open.state.lock().queues.grant_beside_others(name);
+        let beside = || open.state.lock().queues.grant_beside_others(name, mode);
         match Some(mode).filter(|mode| *mode != Mode::Exclusive).and_then(|_| beside()) {
             Some(grant) => Some(GrantEndpoint { endpoint: open.own, grant }),
             None => self.draw(),
@@ -295,7 +295,7 @@ impl Notices {
         Some(writer)
     }
 
-    /// It waits no more, and has not got the lock.
+    /// The store has its intent no more: it has got the lock, or waits no more.
     pub(crate) fn withdrawn(&self, name: &LockName, writer: GrantEndpoint) {
         self.shared.with(|queues, now| queues.withdrawn(name, writer.grant, now));
     }
