@@ -211,6 +211,8 @@ pub(super) struct LockQueue {
     yielded: Moment,
     /// Whether the lock has had readers. Then a notice in vain is no sign that its sender does not know.
     has_readers: bool,
+    /// Who was asked last and did not have the lock, and the key that was quoted.
+    not_here: Option<(NoticeEndpoint, u64)>,
     /// Early reads of the store.
     reads: RateLimit,
     reads_beside_readers: RateLimit,
@@ -232,6 +234,7 @@ impl LockQueue {
             since: now,
             yielded: Moment::OVER,
             has_readers: false,
+            not_here: None,
             reads: RateLimit::new(READS_MAX, REMEMBERED),
             reads_beside_readers: RateLimit::new(READS_BESIDE_READERS_MAX, REMEMBERED),
         }
@@ -250,7 +253,8 @@ impl LockQueue {
         let unanswered = self.handed.as_ref().filter(|handed| !handed.is_received);
         let silent = unanswered.map(|handed| handed.at.after(ANSWER));
         let wait = self.wait.as_ref().map(|wait| wait.send_again).filter(|at| *at != Moment::NEVER);
-        let ends = self.entries.iter().map(|entry| entry.ends).min();
+        let behind = self.wait.as_ref().map_or(&[][..], |wait| &wait.behind);
+        let ends = self.entries.iter().chain(behind).map(|entry| entry.ends).min();
         let mut keys = [self.announced; KEYS_MAX + 1];
         keys[..KEYS_MAX].copy_from_slice(&self.keys);
         QueueIndex {
@@ -261,7 +265,7 @@ impl LockQueue {
             ],
             handed: self.handed.as_ref().map(|handed| handed.key),
             timer: [yields, silent, wait, ends].into_iter().flatten().min(),
-            entries: self.entries.len() + self.wait.as_ref().map_or(0, |wait| wait.behind.len()),
+            entries: self.entries.len() + behind.len(),
             free_since,
         }
     }
@@ -430,6 +434,7 @@ impl LockQueue {
         wait.was_told |= was_told;
         wait.behind.retain(|old| !waiting.iter().any(|new| new.endpoint == old.endpoint));
         wait.behind.extend(waiting);
+        wait.behind.truncate(ENTRIES_MAX);
         self.has_readers |= has_readers;
         if was_told && !self.may_read(step.now) {
             // Notices again and again though another process holds the lock. Their sender does not know.
@@ -522,9 +527,11 @@ impl LockQueue {
         }
     }
 
-    /// The queue in which our waiter registered has gone there.
-    pub(super) fn moved(&mut self, to: NoticeEndpoint, key: u64, step: &mut NoticeStep<'_>) {
-        let Some(wait) = &mut self.wait else { return };
+    /// The queue in which our waiter registered has gone there. With the nonce of the wait before it says nothing about a
+    /// waiter that another process has registered since.
+    pub(super) fn moved(&mut self, nonce: u64, to: NoticeEndpoint, key: u64, step: &mut NoticeStep<'_>) {
+        let is_of = |wait: &&mut OwnWait| wait.nonce == nonce || !wait.is_acknowledged;
+        let Some(wait) = self.wait.as_mut().filter(is_of) else { return };
         wait.hops = wait.hops.saturating_add(1);
         if to != step.own && wait.hops <= HOPS_MAX {
             self.register((to, key), step);
@@ -535,8 +542,18 @@ impl LockQueue {
 
     /// The process where our waiter registered has no such lock.
     pub(super) fn not_here(&mut self, step: &mut NoticeStep<'_>) {
+        let with = self.with();
+        let is_again = self.has_readers && with.is_some() && self.not_here == with;
+        self.not_here = with;
         self.forget_with();
-        self.read(step);
+        if !is_again {
+            self.read(step);
+        } else if self.reads.allows(step.now)
+            && let Some(wait) = &mut self.wait
+        {
+            // That process does not know of its grant yet, or the lease was given to another process and its record stays.
+            wait.send_again = step.now.after(ANSWER);
+        }
     }
 
     fn read(&mut self, step: &mut NoticeStep<'_>) {
@@ -719,7 +736,8 @@ impl LockQueue {
         let mut wait = self.wait.take()?;
         self.nonce_before = Some(wait.nonce);
         for entry in std::mem::take(&mut wait.behind) {
-            if !self.entries.iter().any(|it| it.endpoint == entry.endpoint) {
+            let is_there = self.entries.iter().any(|it| it.endpoint == entry.endpoint);
+            if !is_there && self.entries.len() < ENTRIES_MAX {
                 self.insert(entry);
             }
         }

@@ -189,7 +189,7 @@ impl LockQueues {
             Datagram::Moved { nonce, to, key } => {
                 // It may come from a process to which the entry was sent along. Whoever quotes the nonce has had the entry.
                 let id = *self.nonces.get(&nonce)?;
-                self.step(id, now, |queue, step| queue.moved(to, key, step));
+                self.step(id, now, |queue, step| queue.moved(nonce, to, key, step));
             }
             Datagram::NotHere { nonce } => {
                 if let Some(Challenged { key, entry, .. }) = self.answering.answered(nonce, from, now) {

@@ -1,6 +1,7 @@
 //! Tests of the queues of locks that several processes hold at once.
 
-use super::super::lock_queue::{ANSWER, READS_BESIDE_READERS_MAX, REMEMBERED};
+use super::super::datagram::ENTRIES_MAX;
+use super::super::lock_queue::{ANSWER, ENTRY_LASTS, READS_BESIDE_READERS_MAX, READS_MAX, REMEMBERED};
 use super::tests::{MS, NOBODY, at, endpoint, key_of, name, queues, sends};
 use super::*;
 
@@ -499,5 +500,96 @@ fn a_held_lock_is_found_by_its_grant_however_many_grants_come_after_it() {
 }
 
 /// Its lease was given to a process that others cannot register with, and its record stays.
+#[test]
+fn a_grant_that_is_not_here_again_and_again_costs_few_looks() {
+    let mut waiter = queues(1);
+    let (mut now, mut reads) = (at(0), 0);
+    while now < at(0).after(REMEMBERED) {
+        waiter.refused(&name(), grant(0, 7), true, Arrival { at: at(0), mode: Exclusive }, now);
+        for (_, datagram) in sends(&mut waiter) {
+            let Datagram::Register { nonce, .. } = datagram else { panic!("{datagram:?}") };
+            assert!(waiter.received(endpoint(0), Datagram::NotHere { nonce }, now));
+        }
+        let mut effects = waiter.effects();
+        if let Some(next) = waiter.next().filter(|_| effects.is_empty()) {
+            now = now.max(next);
+            waiter.tick(now);
+            effects = waiter.effects();
+        }
+        if !effects.contains(&Effect::Read(name())) {
+            break;
+        }
+        reads += 1;
+    }
+    assert_eq!(reads, 1 + READS_MAX);
+}
+
 /// A process that knows the nonce may bring other ones each time.
+#[test]
+fn a_queue_that_no_other_process_takes_is_bounded_and_ends_by_itself() {
+    let mut waiter = queues(1);
+    for round in 1..5 {
+        waiter.refused(&name(), grant(0, round), true, Arrival { at: at(0), mode: Exclusive }, at(round));
+        let Some((_, Datagram::Register { nonce, .. })) = sends(&mut waiter).pop() else { panic!() };
+        let entry = |number| SentEntry {
+            endpoint: endpoint(1000 * round + number),
+            nonce: number,
+            waited: MS,
+            mode: Exclusive,
+            was_told: false,
+        };
+        let entries = (0..40).map(entry).collect();
+        assert!(waiter.received(
+            endpoint(0),
+            Datagram::Ask { nonce, key: round, age: MS, entries },
+            at(round)
+        ));
+        waiter.announced(&name(), 5, at(round));
+        let waited = MS;
+        let others = (0..40).map(|number| entry(100 + number)).collect();
+        waiter.refused(&name(), grant(0, round), true, Arrival { at: at(0), mode: Exclusive }, at(round));
+        let register =
+            Datagram::Register { key: 5, nonce: 9, waited, mode: Shared, was_told: false, entries: others };
+        assert!(waiter.received(endpoint(7), register, at(round)));
+        waiter.effects();
+    }
+    assert!(waiter.sizes()[1] <= 2 * ENTRIES_MAX, "{:?}", waiter.sizes());
+    waiter.tick(at(5).after(ENTRY_LASTS));
+    assert_eq!(waiter.sizes()[1], 0);
+    let mut waiter = queues(1);
+    waiter.refused(&name(), grant(0, 1), true, Arrival { at: at(0), mode: Exclusive }, at(0));
+    let Some((_, Datagram::Register { nonce, .. })) = sends(&mut waiter).pop() else { panic!() };
+    let (endpoint_of, mode, was_told) = (endpoint(9), Exclusive, false);
+    let entries = vec![SentEntry { endpoint: endpoint_of, nonce: 9, waited: MS, mode, was_told }];
+    assert!(waiter.received(endpoint(0), Datagram::Ask { nonce, key: 2, age: MS, entries }, at(0)));
+    waiter.refused(&name(), grant(0, 1), true, Arrival { at: at(0), mode: Exclusive }, at(0));
+    while let Some(next) = waiter.next() {
+        waiter.tick(next);
+    }
+    assert_eq!(waiter.sizes()[1], 0, "nobody has answered");
+}
+
 /// The queue in which somebody brought it along has moved. It has been told by another since, and waits elsewhere.
+#[test]
+fn a_process_that_is_registered_does_not_follow_the_queue_of_its_wait_before() {
+    let mut waiter = queues(1);
+    let mut nonces = Vec::new();
+    for key in [7, 8] {
+        let first = Arrival { at: at(0), mode: Exclusive };
+        waiter.refused(&name(), grant(0, key), true, first, at(key));
+        let [(_, Datagram::Register { nonce, .. })] = sends(&mut waiter)[..] else { panic!() };
+        nonces.push(nonce);
+        if key == 7 {
+            let ask = Datagram::Ask { nonce, key: 1, age: MS, entries: Vec::new() };
+            assert!(waiter.received(endpoint(0), ask, at(7)));
+            waiter.effects();
+        }
+    }
+    let moved = |nonce| Datagram::Moved { nonce, to: endpoint(3), key: 4 };
+    assert!(waiter.received(endpoint(0), Datagram::Registered { nonce: nonces[1] }, at(9)));
+    waiter.effects();
+    waiter.received(endpoint(2), moved(nonces[0]), at(10));
+    assert_eq!(sends(&mut waiter), []);
+    waiter.received(endpoint(2), moved(nonces[1]), at(11));
+    assert!(matches!(sends(&mut waiter)[..], [(to, Datagram::Register { .. })] if to == endpoint(3)));
+}
