@@ -139,14 +139,15 @@ fn attempt(
             Ok(Answer::Busy(Some(holder)))
         }
         Ok(Acquired::Granted(grant)) => {
-            terms.note_grant();
             let ends = session.settings.lease_end(grant.since, ttl);
             let notices = notices.map(|notices| notices.grant);
             let until_death = terms.dies_with_process;
-            let terms = LeaseTerms { mode, ttl, asked, ends, until_death, notices };
+            let lease_terms = LeaseTerms { mode, ttl, asked, ends, until_death, notices };
             // Readers have not stayed.
             let stay_ends = stay_ends.filter(|_| mode == Mode::Exclusive);
-            granted(session, name, grant, terms, stay_ends)
+            let granted = granted(session, name, grant, lease_terms, stay_ends);
+            terms.note_grant();
+            granted
         }
         Err(error) => Err(error.context(format!("acquiring lock {name}"))),
     }

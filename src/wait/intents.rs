@@ -44,10 +44,13 @@ pub(crate) struct Intents {
 struct IntentsState {
     open: HashMap<LockName, OpenIntent>,
     /// Intents that are to end. Their waiters have gone.
-    withdrawn: VecDeque<(LockName, IntentId)>,
+    withdrawn: VecDeque<WithdrawnIntent>,
     job: IntentsJob,
     is_closed: bool,
 }
+
+/// Its lock, and where the readers that it keeps out are registered.
+type WithdrawnIntent = (LockName, IntentId, Option<GrantEndpoint>);
 
 struct OpenIntent {
     id: IntentId,
@@ -122,14 +125,21 @@ impl Intents {
         let withdrawn: Vec<_> = {
             let mut state = self.state.lock();
             state.is_closed = true;
-            let open: Vec<_> = state.open.drain().map(|(name, intent)| (name, intent.id)).collect();
+            let open: Vec<_> =
+                state.open.drain().map(|(name, intent)| (name, intent.id, intent.notices)).collect();
             state.withdrawn.drain(..).chain(open).collect()
         };
         let Some(modes) = self.store.modes() else { return };
-        for (name, id) in withdrawn.into_iter().take_while(|_| !by.passed()) {
-            // It ends by itself soon.
-            let _ = modes.withdraw(&name, id, by);
+        for intent in withdrawn.into_iter().take_while(|_| !by.passed()) {
+            self.withdraw(modes, intent, by);
         }
+    }
+
+    /// Ends an intent in the store, and then notifies those that it kept out: before, they would be refused.
+    fn withdraw(&self, modes: &dyn ModeStore, (name, id, notices): WithdrawnIntent, by: Deadline) {
+        // It ends by itself soon.
+        let _ = modes.withdraw(&name, id, by);
+        notices.into_iter().for_each(|writer| self.notices.withdrawn(&name, writer));
     }
 
     /// Announces one intent. If a grant has ended it meanwhile, it ends again.
@@ -141,7 +151,7 @@ impl Intents {
         let mut state = self.state.lock();
         match state.open.get_mut(name).filter(|intent| intent.id == id) {
             Some(intent) => intent.announced = Moment::now(),
-            None => state.withdrawn.push_back((name.clone(), id)),
+            None => state.withdrawn.push_back((name.clone(), id, None)),
         }
         drop(state);
         // In doubt, it may be there.
@@ -185,9 +195,8 @@ impl Intents {
     fn refresh(&self) {
         let Some(modes) = self.store.modes() else { return };
         let by = Deadline::after(self.timeout);
-        while let Some((name, id)) = self.next_withdrawn(by) {
-            // It ends by itself soon.
-            let _ = modes.withdraw(&name, id, by);
+        while let Some(intent) = self.next_withdrawn(by) {
+            self.withdraw(modes, intent, by);
         }
         let due = Moment::now();
         let mut open: Vec<_> = {
@@ -207,7 +216,7 @@ impl Intents {
         }
     }
 
-    fn next_withdrawn(&self, by: Deadline) -> Option<(LockName, IntentId)> {
+    fn next_withdrawn(&self, by: Deadline) -> Option<WithdrawnIntent> {
         if by.passed() { None } else { self.state.lock().withdrawn.pop_front() }
     }
 
@@ -243,12 +252,14 @@ impl WaitingWriter {
         self.intents.is_open(&self.name, self.id)
     }
 
-    /// The store has ended the intent with a grant.
+    /// The store has ended the intent with a grant, of which the notices know.
     pub(crate) fn granted(self) {
         let mut state = self.intents.state.lock();
-        if state.open.get(&self.name).is_some_and(|intent| intent.id == self.id) {
-            state.open.remove(&self.name);
-        }
+        let is_open = state.open.get(&self.name).is_some_and(|intent| intent.id == self.id);
+        let intent = if is_open { state.open.remove(&self.name) } else { None };
+        drop(state);
+        let notices = intent.and_then(|intent| intent.notices);
+        notices.into_iter().for_each(|writer| self.intents.notices.withdrawn(&self.name, writer));
     }
 }
 
@@ -263,9 +274,8 @@ impl Drop for WaitingWriter {
             return;
         }
         let notices = state.open.remove(&self.name).and_then(|intent| intent.notices);
-        state.withdrawn.push_back((self.name.clone(), self.id));
+        state.withdrawn.push_back((self.name.clone(), self.id, notices));
         drop(state);
-        notices.into_iter().for_each(|writer| self.intents.notices.withdrawn(&self.name, writer));
         self.intents.look_after();
     }
 }
@@ -337,12 +347,16 @@ impl ModeWait {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Weak;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread;
 
     use super::*;
     use crate::names::lock_name::{Level, NamePolicy};
+    use crate::settings::limits::NoticesSetting;
     use crate::store::{MemoryStore, ModeTerms};
     use crate::testing::patience::until;
+    use crate::wait::notices::{Arrival, LocalWaiters};
 
     const LONG: Duration = Duration::from_secs(60);
 
@@ -453,6 +467,74 @@ mod tests {
             }
         }
         panic!("it ends only by itself");
+    }
+
+    /// A reader of another process, which notes whether the intent was in the store when it was told to ask.
+    struct Reader {
+        store: Arc<MemoryStore>,
+        is_registered: AtomicBool,
+        kept_out: Mutex<Option<bool>>,
+    }
+
+    impl LocalWaiters for Reader {
+        fn ask_now(&self, _: &LockName, _: Duration) -> bool {
+            *self.kept_out.lock() = Some(is_reserved(&self.store));
+            true
+        }
+
+        fn read_now(&self, _: &LockName) {}
+
+        fn pause(&self, _: &LockName, _: Moment) {}
+
+        fn acknowledged(&self, _: &LockName) {
+            self.is_registered.store(true, Ordering::SeqCst);
+        }
+
+        fn waiting_for(&self, _: &LockName) -> (usize, Duration) {
+            (1, Duration::ZERO)
+        }
+    }
+
+    /// Before, they would ask in vain.
+    #[test]
+    #[cfg_attr(miri, ignore = "no sockets there")]
+    fn readers_are_told_that_a_writer_gives_up_when_the_store_knows_it() {
+        let store = Arc::new(MemoryStore::new());
+        let notices = || {
+            let udp = NoticesSetting::Udp(([127, 0, 0, 1], 0).into());
+            Arc::new(Notices::new(&udp, false, None).unwrap())
+        };
+        let background = Arc::new(Background::new(1));
+        let of_background = Arc::clone(&background);
+        let intents = Intents::new(store.clone(), of_background, notices(), identity(), LONG);
+        let writer = intents.announce(&name()).unwrap();
+        let blocker = store.blocker(&name(), Mode::Shared, Deadline::after(LONG)).unwrap().unwrap();
+        let key = blocker.identity.unwrap().notices;
+
+        let (is_registered, kept_out) = (AtomicBool::new(false), Mutex::default());
+        let reader = Arc::new(Reader { store: store.clone(), is_registered, kept_out });
+        let of_reader = notices();
+        let waiters: Weak<Reader> = Arc::downgrade(&reader);
+        of_reader.set_waiters(waiters);
+        assert!(of_reader.for_grant(&name(), Mode::Shared).is_some(), "it receives from now on");
+        of_reader.refused(&name(), key, true, Arrival { at: Moment::now(), mode: Mode::Shared });
+        until("it waits with the writer", || reader.is_registered.load(Ordering::SeqCst));
+
+        // The only background thread is busy.
+        let (end, ends) = std::sync::mpsc::channel();
+        let (begin, begins) = std::sync::mpsc::channel();
+        let busy = move || {
+            begin.send(()).unwrap();
+            ends.recv().unwrap();
+            Next::Done
+        };
+        background.run_at(JobLane::Latches, Moment::now(), busy).unwrap();
+        begins.recv().unwrap();
+        drop(writer);
+        thread::sleep(Duration::from_millis(50));
+        end.send(()).unwrap();
+        until("it was told", || reader.kept_out.lock().is_some());
+        assert_eq!(*reader.kept_out.lock(), Some(false));
     }
 
     /// The retry interval of a writer may be longer than an intent lives.

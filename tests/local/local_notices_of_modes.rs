@@ -158,3 +158,22 @@ fn an_updater_is_told_when_another_leaves_whose_process_reads_on() {
         assert!(read.release().unwrap());
     }
 }
+
+#[test]
+fn readers_that_an_upgrade_keeps_out_are_told_when_it_gives_up() {
+    let store = Arc::new(MemoryStore::new());
+    let ([_, _, waiting], [updates, reads, late]) = managers::<3>(&store);
+    let update = updates.update().acquire().unwrap();
+    let reader = reads.shared().acquire().unwrap();
+    thread::scope(|scope| {
+        let upgrade = scope.spawn(|| update.upgrade(Duration::from_secs(2)));
+        until_a_writer_waits(&store, &updates);
+        let late = scope.spawn(|| late.shared().acquire().unwrap());
+        until("it waits", || waits(&waiting));
+        assert!(upgrade.join().unwrap().is_err());
+        assert!(late.join().unwrap().release().unwrap());
+        // It was told to ask when it could have the lock, and not again and again.
+        assert!(waiting.stats().early_asks <= 2, "{:?}", waiting.stats());
+    });
+    assert!(reader.release().unwrap() && update.release().unwrap());
+}

@@ -322,9 +322,6 @@ impl LockQueue {
         if mode == Mode::Exclusive {
             // What it held before is over, or becomes this.
             self.holds.clear();
-            if let Some(key) = self.announced.take() {
-                self.add_key(key);
-            }
         }
         self.has_readers |= mode != Mode::Exclusive;
         self.holds.push(OwnHold { grant, mode });
@@ -342,12 +339,17 @@ impl LockQueue {
         self.announced = Some(key);
     }
 
-    /// It waits no more, and has not got the lock.
+    /// The store has its intent no more: it has got the lock, or waits no more.
     pub(super) fn withdrawn(&mut self, key: u64, step: &mut NoticeStep<'_>) {
         if self.announced != Some(key) {
             return;
         }
         self.announced = None;
+        if self.turn == QueueTurn::Held {
+            // A reader may have read it before.
+            self.add_key(key);
+            self.tell_those_beside(step);
+        }
         if self.is_free() && !self.entries.is_empty() {
             self.since = step.now;
             self.pass(step);
@@ -357,7 +359,9 @@ impl LockQueue {
     /// The grant is over without a release: it was lost, or given to another process.
     pub(super) fn ended(&mut self, grant: u64, now: Moment) {
         if self.take_hold(grant).is_some() && self.holds.is_empty() {
-            self.entries.clear();
+            if self.announced.is_none() {
+                self.entries.clear();
+            }
             self.turn = QueueTurn::Free(now);
             // The record may still be there. A process that registers by it gets the answer that the lock is not here.
             self.keys = [None; KEYS_MAX];
@@ -450,9 +454,12 @@ impl LockQueue {
     }
 
     /// The store refused the lock to a waiter of this process, and its holder has no notices. Whoever waits behind us finds
-    /// out by polling.
+    /// out by polling, but those that a writer of this process keeps out wait for that writer.
     pub(super) fn refused_without_notices(&mut self, now: Moment) {
-        self.give_up(now);
+        let waiting = self.give_up(now);
+        if self.announced.is_some() {
+            self.entries.extend(waiting);
+        }
     }
 
     /// A waiter of this process could not ask the store.
@@ -493,12 +500,14 @@ impl LockQueue {
                     step.effects.push(Effect::Wanted(self.name.clone()));
                 }
             }
-            if self.is_free() && was_told {
-                // The lock was released, but it is the turn of our writer. Nobody else tells it.
+            if was_told && (self.is_free() || self.wait.is_some()) {
+                // A lock was released, but it is the turn of our writer. Nobody else tells it.
                 self.read(step);
             }
-            // They came with the rest of a queue, and this process has got the lock meanwhile.
-            self.tell_those_beside(step);
+            if self.announced.is_none() {
+                // They came with the rest of a queue, and this process has got the lock meanwhile.
+                self.tell_those_beside(step);
+            }
             return;
         }
         match self.handed.as_ref().filter(|handed| step.now.since(handed.at) < REMEMBERED) {
@@ -702,8 +711,11 @@ impl LockQueue {
 
     /// Notifies the processes that may hold the lock beside this one, up to the next writer.
     fn tell_those_beside(&mut self, step: &mut NoticeStep<'_>) {
+        let Some(&OwnHold { grant, mode }) = self.holds.last() else { return };
+        if mode == Mode::Exclusive || self.entries.is_empty() {
+            return;
+        }
         let mut beside: Vec<Mode> = self.holds.iter().map(|hold| hold.mode).collect();
-        let Some(&OwnHold { grant, .. }) = self.holds.last() else { return };
         let mut may_pass = true;
         self.entries.retain(|entry| {
             may_pass &= entry.mode != Mode::Exclusive;

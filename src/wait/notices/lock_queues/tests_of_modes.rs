@@ -179,6 +179,7 @@ fn readers_that_a_waiting_writer_keeps_out_wait_in_its_queue() {
         register(reader, Shared, &mut writer, 5, now);
     }
     writer.granted(&name(), 6, Exclusive, late);
+    writer.withdrawn(&name(), 5, late);
     assert_eq!(sends(&mut writer), []);
     register(&mut queues(9), Shared, &mut writer, 5, late);
     assert_eq!(writer.released(&name(), 6, NOBODY, late), NextTurn::Theirs);
@@ -475,8 +476,81 @@ fn a_reader_that_does_not_answer_is_not_waited_for() {
 }
 
 /// It holds the lock itself, so its own hold keeps nobody out: the writer does.
+#[test]
+fn readers_that_an_upgrade_keeps_out_are_told_when_it_gives_up_and_not_before() {
+    let (mut updater, mut reader) = (queues(0), queues(1));
+    updater.granted(&name(), 7, Update, at(0));
+    updater.announced(&name(), 5, at(0));
+    register(&mut reader, Shared, &mut updater, 5, at(1));
+    assert_eq!(updater.sizes()[1], 1, "it waits, and is not told to ask in vain");
+    updater.withdrawn(&name(), 5, at(2));
+    assert_eq!(tell(&mut updater, std::slice::from_mut(&mut reader), at(2)), [endpoint(1)]);
+}
+
 /// Another thread of the process was faster, and has not ended the intent.
+#[test]
+fn readers_register_with_a_waiting_writer_whatever_other_threads_of_its_process_get() {
+    let (mut writer, mut reader) = (queues(0), queues(1));
+    writer.announced(&name(), 5, at(0));
+    register(&mut reader, Shared, &mut writer, 5, at(1));
+    writer.granted(&name(), 6, Exclusive, at(2));
+    let front = Some(Arrival { at: at(3), mode: Exclusive });
+    let local = LocalQueueAtRelease { front, ..NOBODY };
+    assert_eq!(writer.released(&name(), 6, local, at(4)), NextTurn::Theirs);
+    assert_eq!(tell(&mut writer, std::slice::from_mut(&mut reader), at(4)), [endpoint(1)]);
+    // The intent keeps it out.
+    reader.refused(&name(), grant(0, 5), true, Arrival { at: at(1), mode: Shared }, at(5));
+    for (_, register) in sends(&mut reader) {
+        assert!(writer.received(endpoint(1), register, at(5)));
+    }
+    assert!(writer.effects().contains(&Effect::Read(name())), "it is the turn of the writer");
+}
+
+#[test]
+fn readers_that_a_writer_keeps_out_are_not_forgotten_with_a_lease_of_its_process() {
+    let (mut process, mut reader) = (queues(0), queues(1));
+    process.granted(&name(), 7, Shared, at(0));
+    process.announced(&name(), 5, at(0));
+    register(&mut reader, Shared, &mut process, 5, at(1));
+    process.ended(&name(), 7, at(2));
+    assert_eq!(process.sizes()[1], 1);
+    process.withdrawn(&name(), 5, at(3));
+    assert_eq!(tell(&mut process, std::slice::from_mut(&mut reader), at(3)), [endpoint(1)]);
+}
+
+#[test]
+fn readers_that_a_writer_keeps_out_are_not_forgotten_when_a_holder_without_notices_refuses_it() {
+    let (mut writer, mut reader, mut holder) = (queues(0), queues(1), queues(2));
+    holder.granted(&name(), 7, Shared, at(0));
+    writer.announced(&name(), 5, at(0));
+    register(&mut writer, Exclusive, &mut holder, 7, at(1));
+    register(&mut reader, Shared, &mut writer, 5, at(2));
+    holder.released(&name(), 7, NOBODY, at(3));
+    tell(&mut holder, std::slice::from_mut(&mut writer), at(3));
+    writer.refused(&name(), None, true, Arrival { at: at(1), mode: Exclusive }, at(4));
+    assert_eq!(writer.sizes()[1], 1);
+    writer.granted(&name(), 8, Exclusive, at(5));
+    assert_eq!(writer.released(&name(), 8, NOBODY, at(6)), NextTurn::Theirs);
+    assert_eq!(tell(&mut writer, std::slice::from_mut(&mut reader), at(6)), [endpoint(1)]);
+}
+
 /// The other process came first, and cannot get the lock before this one has left.
+#[test]
+fn who_wants_to_write_beside_what_it_reads_looks_when_another_was_told_in_its_place() {
+    let (mut updater, mut writer, mut reader) = (queues(0), queues(1), queues(2));
+    updater.granted(&name(), 7, Update, at(0));
+    reader.granted(&name(), 8, Shared, at(0));
+    register(&mut writer, Exclusive, &mut reader, 8, at(1));
+    register(&mut updater, Exclusive, &mut reader, 8, at(2));
+    assert_eq!(reader.released(&name(), 8, NOBODY, at(3)), NextTurn::Theirs);
+    assert_eq!(tell(&mut reader, std::slice::from_mut(&mut writer), at(3)), [endpoint(1)]);
+    writer.refused(&name(), grant(0, 7), true, Arrival { at: at(1), mode: Exclusive }, at(4));
+    for (_, register) in sends(&mut writer) {
+        assert!(updater.received(endpoint(1), register, at(4)));
+    }
+    assert!(updater.effects().contains(&Effect::Read(name())));
+}
+
 /// Its next hold may have another mode, and ends on its own.
 #[test]
 fn only_holds_of_one_mode_have_one_grant() {
