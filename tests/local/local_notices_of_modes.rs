@@ -177,3 +177,26 @@ fn readers_that_an_upgrade_keeps_out_are_told_when_it_gives_up() {
     });
     assert!(reader.release().unwrap() && update.release().unwrap());
 }
+
+#[test]
+fn a_writer_is_told_when_the_minimum_hold_of_a_reader_is_over() {
+    let store = Arc::new(MemoryStore::new());
+    let (_managers, [reads, writes]) = managers::<2>(&store);
+    let how = AcquireOptions::new().min_hold(Duration::from_secs(1));
+    assert!(reads.shared().acquire_with(&how).unwrap().release().unwrap());
+    assert!(writes.acquire().unwrap().release().unwrap());
+}
+
+/// Its record stays, so the process of the lease can tell nobody of its end.
+#[test]
+fn a_writer_that_waits_for_the_lease_of_a_token_reads_the_store_a_few_times() {
+    let store = Arc::new(MemoryStore::new());
+    let ([_, waiting], [reads, writes]) = managers::<2>(&store);
+    let token = reads.shared().acquire().unwrap().into_token().unwrap();
+    thread::scope(|scope| {
+        let how = AcquireOptions::new().wait(Duration::from_secs(1));
+        assert!(scope.spawn(move || writes.acquire_with(&how)).join().unwrap().is_err());
+    });
+    assert!(waiting.stats().early_asks <= 20, "{:?}", waiting.stats());
+    drop(token);
+}

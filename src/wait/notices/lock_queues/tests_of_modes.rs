@@ -148,17 +148,17 @@ fn a_writer_goes_with_its_queue_from_reader_to_reader() {
 /// Somebody may send such notices for ever.
 #[test]
 fn a_writer_that_is_told_in_vain_by_readers_only_polls_in_the_end() {
-    assert_eq!(told_in_vain(queues(1)), READS_BESIDE_READERS_MAX as usize + 1);
+    assert_eq!(told_in_vain(queues(1), true), READS_BESIDE_READERS_MAX as usize + 1);
     let mut updater = queues(1);
     updater.granted(&name(), 3, Update, at(0));
-    assert_eq!(told_in_vain(updater), READS_BESIDE_READERS_MAX as usize);
+    assert_eq!(told_in_vain(updater, false), READS_BESIDE_READERS_MAX as usize);
 }
 
-fn told_in_vain(mut writer: LockQueues) -> usize {
+fn told_in_vain(mut writer: LockQueues, has_readers: bool) -> usize {
     let mut told = 0;
     for key in 0..1000 {
         let first = Arrival { at: at(0), mode: Exclusive };
-        writer.refused(&name(), grant(0, 7), true, first, at(0));
+        writer.refused(&name(), grant(0, 7), has_readers, first, at(0));
         let sent = sends(&mut writer);
         let Some((_, Datagram::Register { nonce, .. })) = sent.first() else { break };
         let ask = Datagram::Ask { nonce: *nonce, key, age: MS, entries: Vec::new() };
@@ -202,6 +202,8 @@ fn a_writer_that_gives_up_tells_the_readers_that_it_kept_out() {
     }
     writer.withdrawn(&name(), 4, at(3));
     assert_eq!(sends(&mut writer), [], "another announcement");
+    writer.left(&name(), at(3));
+    assert_eq!(sends(&mut writer), [], "the store has the intent");
     writer.withdrawn(&name(), 5, at(3));
     assert_eq!(tell(&mut writer, &mut readers, at(3)), [endpoint(1)]);
     assert_eq!(writer.sizes(), [1, 0, 0, 0, 1], "it only remembers to whom it has passed the queue on");
@@ -222,6 +224,8 @@ fn a_waiting_writer_reads_the_store_when_the_turn_has_come_to_those_that_it_keep
     let ask = Datagram::Ask { nonce, key: 9, age: MS, entries: Vec::new() };
     assert!(reader.received(endpoint(3), ask, at(2)));
     reader.effects();
+    // This register is lost.
+    assert!(matches!(again(&mut reader, 6), Some((_, Datagram::Register { was_told: true, .. }))));
     let (to, register) = again(&mut reader, 5).unwrap();
     assert!(to == endpoint(0) && matches!(register, Datagram::Register { was_told: true, .. }));
     assert!(writer.received(endpoint(1), register, at(3)));
@@ -618,6 +622,7 @@ fn a_queue_that_no_other_process_takes_is_bounded_and_ends_by_itself() {
             Datagram::Ask { nonce, key: round, age: MS, entries },
             at(round)
         ));
+        assert_eq!(waiter.sizes()[1], ENTRIES_MAX);
         waiter.announced(&name(), 5, at(round));
         let waited = MS;
         let others = (0..40).map(|number| entry(100 + number)).collect();
