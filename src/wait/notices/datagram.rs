@@ -5,10 +5,10 @@
 //! | kind | from, to | fields | means |
 //! |---|---|---|---|
 //! | 1 register | waiter, holder | `key:u64 nonce:u64 waited_ms:u32 count:u8`, entries, modes and `mode:u8` | notify me when the lock is free |
-//! | 2 registered | holder, waiter | `nonce:u64` | I hold the lock and shall notify you |
+//! | 2 registered | holder, waiter | `nonce:u64` | I hold the lock, or wait for readers, and shall notify you |
 //! | 3 moved | earlier holder, waiter | `nonce:u64 endpoint key:u64` | that one is next: register there |
 //! | 4 not here | any, waiter | `nonce:u64` | I do not hold it: look at the store |
-//! | 5 ask | earlier holder, first waiter | `nonce:u64 key:u64 age_ms:u32 count:u8`, entries and modes | the lock is free: ask for it; these wait behind you |
+//! | 5 ask | earlier holder, first waiter | `nonce:u64 key:u64 age_ms:u32 count:u8`, entries and modes | the lock is free, or you may hold it beside me: ask for it; these wait behind you |
 //! | 6 received | first waiter, earlier holder | `key:u64` | I ask for it |
 //! | 7 declined | first waiter, earlier holder | `key:u64` | I do not want it any more |
 //! | 8 pause | holder, waiter | `nonce:u64 ms:u32` | nobody with notices asks for this time, so that others get a turn |
@@ -22,8 +22,9 @@
 //! version answers so. Kinds that a version does not know are ignored.
 //!
 //! An entry is another waiting process: `endpoint nonce:u64 waited_ms:u32`. Its nonce is 0 in `waiting`: it is for the
-//! holder alone. The modes are those that the entries wait for, a byte each. The highest bit says that the process was told to
-//! ask before it was refused. Who leaves the modes out waits for an exclusive lock, as earlier versions do. `register` and `who waits` are padded, so that no reply is longer than the datagram it answers.
+//! holder alone. The modes are those that the entries wait for, a byte each. The highest bit of a byte says that the process was
+//! told to ask before it was refused. Without modes, as earlier versions send it, all wait for an exclusive lock. `register` and
+//! `who waits` are padded, so that no reply is longer than the datagram it answers.
 
 use std::time::Duration;
 

@@ -22,7 +22,7 @@
 //! A process that waits for a latch leaves a note in the store, with its endpoint and random bits. Whoever opens the latch
 //! reads the notes and notifies each process, quoting its bits. There is no queue: all of them read the latch.
 //!
-//! `queues` decides, `datagram` has the bytes, `socket` sends them. The socket is opened with the manager. One thread,
+//! `lock_queues` decides, `datagram` has the bytes, `socket` sends them. The socket is opened with the manager. One thread,
 //! `dlm-notices`, receives them. It is started by the first attempt to acquire a lock or the first note at a latch, and ended
 //! by `stop`.
 
