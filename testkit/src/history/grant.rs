@@ -92,7 +92,7 @@ impl<'h> Grant<'h> {
     /// any more, at the latest until the last record has expired that its calls may have written. A server that goes
     /// away may forget a release or a conversion. A store may let a renewed record last for the longest TTL so far. The
     /// library refuses to convert a lease that is over by its own clock without asking the store, which may keep the record
-    /// for a little longer.
+    /// for a little longer. After a conversion in doubt it says that the lease is lost, whatever the store has.
     pub fn possible_end(&self, tolerances: &Tolerances) -> Moment {
         let end = |event, ttl| self.late_effects.latest_end(event, ttl, tolerances);
         let mut longest = self.ttl;
@@ -101,9 +101,11 @@ impl<'h> Grant<'h> {
             end(event, longest)
         });
         let lasts = renewed.fold(end(self.acquire, self.ttl), Moment::max);
+        let in_doubt = self.conversions.iter().filter(|event| event.answer.is_in_doubt());
+        let doubted = in_doubt.map(|event| event.called).min();
         let over = |event: &&&Event| match event.answer {
             Answer::Ok => true,
-            Answer::Lost => !tolerances.older_records,
+            Answer::Lost => !tolerances.older_records && doubted.is_none_or(|at| event.called < at),
             _ => false,
         };
         let converted = |event: &&&Event| matches!(event.answer, Answer::Granted { .. });

@@ -4,6 +4,7 @@
 //! * `network`: requests and replies that are lost, late or refused
 //! * `datagrams`: notices between processes, and those that somebody forges
 //! * `register`: the locks of a server, in the dialects of the real stores
+//! * `holds`: locks in all modes of a server
 //! * `latches`: the latches of a server
 //! * `world`: some processes, a server, faults, and the history of all calls
 //!
@@ -14,6 +15,7 @@ mod clock;
 mod coroutine;
 pub mod datagrams;
 pub mod engine;
+pub mod holds;
 pub mod latches;
 pub mod network;
 pub mod register;

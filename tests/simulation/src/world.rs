@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use dlm::simulation::{self, Runtime};
 use dlm::store::remote::RemoteStore;
-use dlm::store::{LockStore, MemoryStore};
+use dlm::store::{INTENT_MAX, LockStore, MemoryStore};
 use dlm::{LockManager, Moment};
 use dlm_testkit::history::{
     Answer, CallId, Event, History, Operation, Recorder, Rule, Tolerances, Violation, check,
@@ -24,6 +24,7 @@ use parking_lot::Mutex;
 use crate::clock::Clock;
 use crate::datagrams::Datagrams;
 use crate::engine::{Engine, ProcessNumber, SERVER, Schedule, engine};
+use crate::holds::SimulatedHolds;
 use crate::network::{Faults, Late, Network};
 use crate::register::{Dialect, SimulatedRegister};
 
@@ -41,6 +42,15 @@ pub enum Subject {
     /// Locks in all modes, on one machine: in a store that all processes share, with one clock. No request is lost there, and
     /// processes stop and die.
     Modes,
+    /// Locks in all modes on a server.
+    RemoteModes,
+}
+
+impl Subject {
+    /// Whether locks are used in all modes.
+    pub fn has_modes(self) -> bool {
+        matches!(self, Subject::Modes | Subject::RemoteModes)
+    }
 }
 
 /// Everything that is decided before a run begins.
@@ -92,7 +102,7 @@ pub struct Run {
     pub text: String,
     /// The broken rules.
     pub violations: Vec<Violation>,
-    /// Threads that panicked, or had not ended in the end, and notices to addresses that never answered.
+    /// Threads that panicked, or had not ended in the end, and notices to addresses that no process has.
     pub threads: Vec<String>,
     /// Requests, requests without a reply, and requests that the server served too late.
     pub requests: [u64; 3],
@@ -145,11 +155,12 @@ fn draw_clock(random: &mut Rng) -> Clock {
 }
 
 impl World {
-    /// Draws a world. Two in six use latches, one uses modes, the others locks.
+    /// Draws a world. Of six, two use latches, two modes, and two locks.
     pub fn of(seed: u64) -> World {
         let subject = match seed % 6 {
             0 | 3 => Subject::Latches,
             4 => Subject::Modes,
+            1 => Subject::RemoteModes,
             _ => Subject::Locks,
         };
         World::draw(seed, subject)
@@ -249,7 +260,7 @@ impl World {
     pub fn linger(&self) -> Duration {
         let forward = |mishap: &Mishap| matches!(mishap, Mishap::SetWall(SERVER, by) if *by > 0);
         let may = self.subject != Subject::Latches
-            && (self.dialect != Dialect::Gateway || self.subject == Subject::Modes)
+            && (self.dialect != Dialect::Gateway || self.subject.has_modes())
             && !self.events.iter().any(|(_, mishap)| forward(mishap));
         if may && (self.seed / 7).is_multiple_of(2) { self.ttl / 2 } else { Duration::ZERO }
     }
@@ -290,13 +301,16 @@ impl World {
         });
         let slow = self.faults.slow + Duration::from_millis(10);
         // The workload renews for up to twice the TTL.
-        let brings_back = self.dialect.brings_back() && self.subject != Subject::Modes;
+        let brings_back = self.dialect.brings_back() && !self.subject.has_modes();
         let older = if brings_back { 2 * self.ttl } else { Duration::ZERO };
         let stalls = if self.schedule.stalls_every > 0 { self.schedule.stall * 20 } else { Duration::ZERO };
         let delays = stopped + stalls + slow + 2 * self.timeout;
         // With background threads that wait for a server, a read waits for its turn. Pauses grow after failures.
         let wake = Duration::from_millis(200) + 2 * delays + down + 16 * self.poll();
+        // A background thread announces a writer again, and its request may be served late.
+        let announced = if self.subject == Subject::RemoteModes { delays } else { Duration::ZERO };
         Tolerances {
+            intent: INTENT_MAX + announced,
             clock_rate: 0.035,
             epsilon: Duration::from_millis(5) + forward,
             store_slack: self.dialect.slack() + back + older,
@@ -390,16 +404,17 @@ struct Stage {
 impl Stage {
     /// Runs in the observer.
     fn play(&self, wrap: &dyn Fn(Arc<dyn LockStore>) -> Arc<dyn LockStore>) {
-        let register = SimulatedRegister::new(self.world.dialect, &self.network);
+        let register = || SimulatedRegister::new(self.world.dialect, &self.network);
         let store: Arc<dyn LockStore> = match self.world.subject {
             Subject::Modes => Arc::new(MemoryStore::new()),
-            Subject::Locks | Subject::Latches => Arc::new(RemoteStore::new(register)),
+            Subject::RemoteModes => Arc::new(RemoteStore::new(SimulatedHolds::new(&self.network))),
+            Subject::Locks | Subject::Latches => Arc::new(RemoteStore::new(register())),
         };
         let store = wrap(store);
         engine().set_datagrams(self.world.notices().unwrap_or_default());
         self.world.events.iter().for_each(|(at, mishap)| self.schedule(*at, *mishap));
         match self.world.subject {
-            Subject::Locks | Subject::Modes => self.use_locks(&store),
+            Subject::Locks | Subject::Modes | Subject::RemoteModes => self.use_locks(&store),
             Subject::Latches => self.use_latches(&store),
         }
     }
@@ -469,7 +484,7 @@ impl Stage {
         let World { seed, ttl, lasts, .. } = self.world;
         let clients = self.world.threads.iter().sum();
         let locks = 1 + seed % 3;
-        let modes = self.world.subject == Subject::Modes;
+        let modes = self.world.subject.has_modes();
         let workload =
             LockWorkload { clients, locks, ttl, lasts, other_ttls: true, modes, ..LockWorkload::new(seed) };
         let receiver = Arc::new(Receiver::new());

@@ -36,7 +36,11 @@ fn lock_mutant_is_found(mutation: LockMutation, rule: Rule) {
 }
 
 fn mode_mutant_is_found(mutation: LockMutation, rule: Rule) {
-    is_found(&format!("{mutation:?}"), rule, Subject::Modes, move |store| {
+    mode_mutant_is_found_in(Subject::Modes, mutation, rule);
+}
+
+fn mode_mutant_is_found_in(subject: Subject, mutation: LockMutation, rule: Rule) {
+    is_found(&format!("{subject:?} {mutation:?}"), rule, subject, move |store| {
         Arc::new(LockMutant::new(store, mutation))
     });
 }
@@ -117,6 +121,18 @@ fn a_late_renewal_that_shortens_the_lease_is_found() {
 #[test]
 fn a_reader_beside_a_writer_is_found() {
     mode_mutant_is_found(LockMutation::SharedBesideExclusive, Rule::NoOverlap);
+}
+
+#[test]
+fn mutants_of_modes_are_found_on_a_server_whose_messages_are_lost() {
+    for (mutation, rule) in [
+        (LockMutation::SharedBesideExclusive, Rule::NoOverlap),
+        (LockMutation::StepDownKeepsNumber, Rule::UniqueFences),
+        (LockMutation::ConvertsInTwoSteps, Rule::Exclusion),
+        (LockMutation::TurnIgnoresWriter, Rule::NoOverlap),
+    ] {
+        mode_mutant_is_found_in(Subject::RemoteModes, mutation, rule);
+    }
 }
 
 #[test]
