@@ -238,9 +238,8 @@ impl Leases {
             return Ok(true);
         }
         // Others could not find it free, and each registered process gets a notice.
-        let is_left = lock.has_stayed()
-            && lock.mode() == Mode::Exclusive
-            && !self.queue.notices().is_wanted(lock.name());
+        let is_left =
+            lock.has_stayed() && lock.mode() != Mode::Shared && !self.queue.notices().is_wanted(lock.name());
         if is_left {
             self.queue.leaves(lock.name(), self.settings.retry);
         }
@@ -492,7 +491,7 @@ impl Leases {
             Retake::Not(lingering, why) => (lingering, why),
         };
         let by = Deadline::after(self.settings.timeout.min(ttl));
-        if why == NoRight::TimeIsOver && lingering.mode == Mode::Exclusive {
+        if why == NoRight::TimeIsOver && lingering.mode != Mode::Shared {
             linger.release_or_free(name, lingering, GiveBack::TimeIsOver, by);
             return match self.queue.left_until(name) {
                 Some(until) if until < waits.moment() => ControlFlow::Break(Answer::Busy(None)),

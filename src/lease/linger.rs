@@ -11,7 +11,8 @@
 //! it is over, this process leaves the lock to others for an interval: they poll, and could not find it free before.
 //!
 //! Readers share a lock, so one of the holds of this process stays, and is taken again in its own mode. They leave nothing to
-//! others when its time is over: the store keeps new readers out while a writer waits.
+//! others when its time is over: the store keeps new readers out while a writer waits. Updaters do, because another updater
+//! does not announce itself.
 //!
 //! One job of the background threads waits for the first lock whose time will be over, however many stay. Jobs that give
 //! back locks have threads of their own, and take the locks of a server that has just hung last.
@@ -342,7 +343,7 @@ impl Linger {
         why: GiveBack,
         by: Deadline,
     ) -> Result<()> {
-        if why == GiveBack::TimeIsOver && lingering.mode == Mode::Exclusive {
+        if why == GiveBack::TimeIsOver && lingering.mode != Mode::Shared {
             self.queue.leaves(name, self.settings.retry);
         }
         self.store.release(name, &lingering.record, by)?;
@@ -353,11 +354,13 @@ impl Linger {
     /// `released`: in which mode this process had the lock, and the random bits of the grant.
     fn report_released(&self, name: &LockName, released: (Mode, Option<u64>), why: GiveBack) {
         let (mode, grant) = released;
-        match why {
-            _ if mode != Mode::Exclusive => self.queue.reader_left(name, grant),
-            GiveBack::TimeIsOver => self.queue.left_to_others(name, grant, self.settings.retry),
-            GiveBack::Yields => self.queue.given_back(name, grant, self.settings.retry),
-            GiveBack::Otherwise => self.queue.released(name, grant, self.settings.retry),
+        match (mode, why) {
+            (Mode::Exclusive | Mode::Update, GiveBack::TimeIsOver) => {
+                self.queue.left_to_others(name, grant, self.settings.retry)
+            }
+            (Mode::Shared | Mode::Update, _) => self.queue.reader_left(name, grant),
+            (Mode::Exclusive, GiveBack::Yields) => self.queue.given_back(name, grant, self.settings.retry),
+            (Mode::Exclusive, GiveBack::Otherwise) => self.queue.released(name, grant, self.settings.retry),
         }
     }
 

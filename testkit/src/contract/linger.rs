@@ -321,7 +321,7 @@ fn is_free(lock: &Lock) -> bool {
 /// Nobody else can find a lock free that its process takes again at once.
 /// Waits until the threads that ask have looked at all pendings of the manager, in order: one more, for another lock, has been
 /// granted. That costs one acquire, and its lease must be held until the calls were counted.
-fn until_looked_at(manager: &LockManager) -> Lease {
+pub(super) fn until_looked_at(manager: &LockManager) -> Lease {
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
     let id = format!("looked at {}", NUMBER.fetch_add(1, Ordering::Relaxed));
     let last = manager.lock(&id, Level::Xdc).unwrap().start(&Default::default()).unwrap();

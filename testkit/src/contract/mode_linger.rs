@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use dlm::{Builder, Epoch, Lease, Level, Lock, LockManager, Mode, Moment};
+use dlm::{AcquireOptions, Builder, Epoch, Lease, Level, Lock, LockManager, Mode, Moment};
 
-use super::{HELD, LONG, LONGEST, Site, eventually};
+use super::linger::until_looked_at;
+use super::{HELD, LONG, LONGEST, Site, eventually, patiently};
 use crate::Spy;
 
 /// Longer than any case.
@@ -38,7 +39,7 @@ pub fn a_reader_that_stays_is_taken_again_without_the_store_in_its_mode_and_epoc
     let ours = builder(site, STAYS).store(spy.clone()).open().unwrap();
     let lock = lock(&ours);
     for mode in [Mode::Shared, Mode::Update] {
-        let how = dlm::AcquireOptions::new().mode(mode);
+        let how = AcquireOptions::new().mode(mode);
         let first = lock.acquire_with(&how).unwrap();
         let before = epoch(&first);
         assert!(first.release().unwrap() && first.check().is_err());
@@ -122,4 +123,42 @@ pub fn readers_in_a_loop_leave_a_writer_that_polls_its_turn(site: &Site) {
     assert!(Moment::now().since(began) < LONG, "it starved");
     // Its time is over some day, and nobody has it then.
     eventually("it is given back", || holds(&lock(&writer)) == 0);
+}
+
+/// Another updater polls, and nothing in the store keeps those out that come back. A writer announces itself.
+pub fn an_updater_leaves_a_lock_that_has_stayed_to_others_and_a_reader_does_not(site: &Site) {
+    for (mode, is_held) in
+        [(Mode::Update, false), (Mode::Update, true), (Mode::Shared, false), (Mode::Shared, true)]
+    {
+        patiently(|linger| {
+            let ours = builder(site, linger).wait(4 * LONGEST).store(site.store()).open().unwrap();
+            let id = format!("stays {mode} {is_held} {linger:?}");
+            let [lock, theirs] =
+                [&ours, &site.manager()].map(|manager| manager.lock(&id, Level::Xdc).unwrap());
+            let how = AcquireOptions::new().mode(mode);
+            assert!(lock.acquire_with(&how).unwrap().release().unwrap());
+            let again = lock.acquire_with(&how).unwrap();
+            if ours.stats().leases_retaken == 0 {
+                // The machine was so slow that the lock did not stay.
+                return None;
+            }
+            if is_held {
+                thread::sleep(linger);
+            }
+            assert!(again.release().unwrap());
+            eventually("its time is over", || holds(&lock) == 0);
+            let pending = lock.start(&how).unwrap();
+            match mode {
+                Mode::Shared => eventually("it reads again", || pending.take().unwrap().is_some()),
+                _ => {
+                    let _last = until_looked_at(&ours);
+                    assert!(pending.take().unwrap().is_none(), "{is_held}: it is left to others");
+                    assert!(theirs.update().try_acquire().unwrap().release().unwrap());
+                }
+            }
+            drop(pending);
+            ours.close().unwrap();
+            Some(())
+        });
+    }
 }
