@@ -143,8 +143,6 @@ fn attempt(
             let notices = notices.map(|notices| notices.grant);
             let until_death = terms.dies_with_process;
             let lease_terms = LeaseTerms { mode, ttl, asked, ends, until_death, notices };
-            // Readers have not stayed.
-            let stay_ends = stay_ends.filter(|_| mode == Mode::Exclusive);
             let granted = granted(session, name, grant, lease_terms, stay_ends);
             terms.note_grant();
             granted

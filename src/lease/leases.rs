@@ -498,8 +498,8 @@ impl Leases {
                 _ => ControlFlow::Continue(None),
             };
         }
-        // The store decides between readers and writers.
-        let stay_ends = Some(lingering.stay_ends).filter(|_| lingering.mode == Mode::Exclusive);
+        // Between readers others may have had it: the store has been asked, and keeps readers out while a writer waits.
+        let stay_ends = Some(lingering.stay_ends).filter(|_| [lingering.mode, mode] != [Mode::Shared; 2]);
         match self.store.release(name, &lingering.record, by) {
             Ok(_) => lingering.notices.into_iter().for_each(|grant| self.queue.notices().ended(name, grant)),
             Err(_) => linger.free(name, lingering, GiveBack::Otherwise),

@@ -438,6 +438,7 @@ macro_rules! modes_contract {
             what_a_reader_has_left_does_not_keep_an_upgrade_of_its_process_waiting,
             readers_in_a_loop_leave_a_writer_that_polls_its_turn,
             an_updater_leaves_a_lock_that_has_stayed_to_others_and_a_reader_does_not,
+            modes_by_turns_do_not_make_a_lock_stay_longer,
         }
     };
 }

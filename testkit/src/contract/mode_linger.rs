@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use dlm::{AcquireOptions, Builder, Epoch, Lease, Level, Lock, LockManager, Mode, Moment};
+use dlm::{AcquireOptions, Builder, Deadline, Epoch, Lease, Level, Lock, LockManager, Mode, Moment};
 
 use super::linger::until_looked_at;
 use super::{HELD, LONG, LONGEST, Site, eventually, patiently};
@@ -12,6 +12,7 @@ use crate::Spy;
 
 /// Longer than any case.
 const STAYS: Duration = HELD;
+const STAYS_BRIEFLY: Duration = Duration::from_millis(150);
 
 fn builder(site: &Site, linger: Duration) -> Builder {
     // Nobody polls.
@@ -160,5 +161,24 @@ pub fn an_updater_leaves_a_lock_that_has_stayed_to_others_and_a_reader_does_not(
             ours.close().unwrap();
             Some(())
         });
+    }
+}
+
+/// Those who poll cannot find it free, whatever its mode is.
+pub fn modes_by_turns_do_not_make_a_lock_stay_longer(site: &Site) {
+    for (one, other) in
+        [(Mode::Exclusive, Mode::Shared), (Mode::Exclusive, Mode::Update), (Mode::Update, Mode::Shared)]
+    {
+        let ours = manager(site, STAYS_BRIEFLY);
+        let lock = ours.lock(&format!("stays {one} {other}"), Level::Xdc).unwrap();
+        let (mut round, by) = (0, Deadline::after(LONG));
+        while round == 0 || holds(&lock) > 0 {
+            assert!(!by.passed(), "in modes {one} and {other} it stays for ever");
+            round += 1;
+            let mode = if round % 2 == 0 { one } else { other };
+            let how = AcquireOptions::new().mode(mode).wait(Duration::ZERO);
+            assert!(lock.acquire_with(&how).unwrap().release().unwrap());
+        }
+        ours.close().unwrap();
     }
 }
