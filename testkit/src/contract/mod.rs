@@ -439,6 +439,8 @@ macro_rules! modes_contract {
             readers_in_a_loop_leave_a_writer_that_polls_its_turn,
             an_updater_leaves_a_lock_that_has_stayed_to_others_and_a_reader_does_not,
             modes_by_turns_do_not_make_a_lock_stay_longer,
+            a_writer_of_a_process_gets_what_its_reader_leaves,
+            a_writer_is_notified_by_a_process_that_has_held_the_lock_in_several_modes,
         }
     };
 }

@@ -150,7 +150,16 @@ pub fn an_updater_leaves_a_lock_that_has_stayed_to_others_and_a_reader_does_not(
             eventually("its time is over", || holds(&lock) == 0);
             let pending = lock.start(&how).unwrap();
             match mode {
-                Mode::Shared => eventually("it reads again", || pending.take().unwrap().is_some()),
+                Mode::Shared => {
+                    eventually("it reads again", || match pending.take().unwrap() {
+                        Some(lease) => lease.release().unwrap(),
+                        None => false,
+                    });
+                    if holds(&lock) == 0 {
+                        // It did not stay again, or not for long enough.
+                        return None;
+                    }
+                }
                 _ => {
                     let _last = until_looked_at(&ours);
                     assert!(pending.take().unwrap().is_none(), "{is_held}: it is left to others");
@@ -181,4 +190,35 @@ pub fn modes_by_turns_do_not_make_a_lock_stay_longer(site: &Site) {
         }
         ours.close().unwrap();
     }
+}
+
+/// It would not ask again for long.
+pub fn a_writer_of_a_process_gets_what_its_reader_leaves(site: &Site) {
+    let ours = builder(site, STAYS).wait(4 * LONGEST).store(site.store()).open().unwrap();
+    let lock = lock(&ours);
+    let reads = lock.shared().acquire().unwrap();
+    let pending = lock.start(&Default::default()).unwrap();
+    let _last = until_looked_at(&ours);
+    assert!(pending.take().unwrap().is_none(), "a reader holds it");
+    assert!(reads.release().unwrap());
+    eventually("the writer has it", || pending.take().unwrap().is_some());
+}
+
+/// What was given back for a request in another mode is held no more, so the last release notifies others.
+pub fn a_writer_is_notified_by_a_process_that_has_held_the_lock_in_several_modes(site: &Site) {
+    let open = |linger| {
+        let with_notices = builder(site, linger).wait(4 * LONGEST).option("notices", "udp://127.0.0.1");
+        with_notices.store(site.store()).open().unwrap()
+    };
+    let (ours, theirs) = (open(STAYS), open(Duration::ZERO));
+    let (ours, theirs) = (lock(&ours), lock(&theirs));
+    assert!(ours.shared().acquire().unwrap().release().unwrap());
+    assert!(ours.update().acquire().unwrap().release().unwrap());
+    let reads = ours.shared().acquire().unwrap();
+    assert_eq!(holds(&ours), 1);
+    let pending = theirs.start(&Default::default()).unwrap();
+    let is_registered = || ours.waiting().unwrap().is_some_and(|waiters| !waiters.processes.is_empty());
+    eventually("it waits", is_registered);
+    assert!(reads.release().unwrap());
+    eventually("it is notified", || pending.take().unwrap().is_some());
 }
