@@ -469,8 +469,8 @@ impl Leases {
     }
 
     /// Takes a lock again that stayed with this process. Releases it in the store if a new lease needs a new record, or if
-    /// its time is over: then it is left to others. Otherwise the store must be asked, and a time of staying that began before
-    /// goes on.
+    /// its time is over: then it is left to others, unless a reader had it. Otherwise the store must be asked, and a time of
+    /// staying that began before goes on.
     pub(crate) fn retake(
         &self,
         name: &LockName,
@@ -498,13 +498,12 @@ impl Leases {
                 _ => ControlFlow::Continue(None),
             };
         }
-        // Between readers others may have had it: the store has been asked, and keeps readers out while a writer waits.
-        let stay_ends = Some(lingering.stay_ends).filter(|_| [lingering.mode, mode] != [Mode::Shared; 2]);
+        let stay_ends = lingering.stay_ends;
         match self.store.release(name, &lingering.record, by) {
             Ok(_) => lingering.notices.into_iter().for_each(|grant| self.queue.notices().ended(name, grant)),
             Err(_) => linger.free(name, lingering, GiveBack::Otherwise),
         }
-        ControlFlow::Continue(stay_ends)
+        ControlFlow::Continue(Some(stay_ends))
     }
 
     /// Whether the lock was released and stays with this process, so that it need not be read.

@@ -6,8 +6,8 @@
 //!   counted from before that write was sent. The clock margin is taken off both: off that time, because the store's clock
 //!   may be faster than ours, and off the new lease, because every holder does so. The new lease, and the lock delay after
 //!   it, must end before the record does.
-//! * **Nobody else has the lock**, because the record was never freed. Whoever sends a request that frees it gives up the
-//!   right first, whatever the answer.
+//! * **Nobody else has the lock** in a mode that excludes this one, because the record was never freed. Whoever sends a
+//!   request that frees it gives up the right first, whatever the answer.
 //! * **Fences rise.** The fences of all leases of a record come from the block that its grant reserved, each once. The next
 //!   grant of the store has a higher one than all of them.
 

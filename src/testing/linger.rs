@@ -47,4 +47,11 @@ fn what_is_reserved_is_learnt_at_every_end_and_for_each_lock() {
         hand_on(&manager, acquire(&busy));
     }
     assert_eq!(reserved(&manager, &busy), BLOCK_LEAST);
+    // Readers use no fences.
+    let retaken = manager.stats().leases_retaken;
+    for _ in 0..40 {
+        assert!(busy.shared().try_acquire_with_ttl(Duration::from_secs(3600)).unwrap().release().unwrap());
+    }
+    assert_eq!(manager.stats().leases_retaken, retaken + 39);
+    assert_eq!(reserved(&manager, &busy), BLOCK_LEAST);
 }
