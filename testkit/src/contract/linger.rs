@@ -272,6 +272,7 @@ pub fn a_loop_over_a_lock_that_stays_leaves_turns_to_others(site: &Site) {
         for _ in 0..2 {
             assert!(lock(&theirs).acquire().unwrap().release().unwrap());
         }
+        assert!(!by.passed(), "the loop had ended");
         is_over.store(true, Ordering::SeqCst);
     });
 }
