@@ -14,7 +14,7 @@
 //! A process that passes a lock from thread to thread would keep it from every other process for ever. So the queue
 //! yields for one retry interval after its fairness quantum of [`QUANTUM`] intervals. A single thread that acquires
 //! a lock in a loop yields as well, after longer: see [`fairness`](crate::wait::fairness). A wait that would end
-//! while the queue yields asks the store all the same.
+//! while the queue yields, or while nobody is known to be in its way, asks the store all the same.
 //!
 //! Waiters for different modes are in one queue. Readers at the front ask one after the other at once, up to the next writer.
 //! Readers behind a writer go before it when one of them has waited for [`QUANTUM`] intervals, and then others wait behind it
@@ -641,12 +641,16 @@ impl<Q: Deref<Target = LocalQueues>> QueueTicket<Q> {
         if front && (brief || now >= state.next_ask) && (!asked || now < terms.by.moment()) {
             return Ok(QueueStep::Ask(state.how, state.releases));
         }
-        // It has waited for an updater only, which is not in its way.
-        let is_reader = !front && !asked && self.waiter.mode == Mode::Shared;
-        if is_reader
-            && now >= terms.by.moment()
-            && !state.ahead_of(&self.waiter).any(|waiter| waiter.mode == Mode::Exclusive)
-        {
+        let is_unhindered = || match front {
+            // The one before it had no answer, so nobody is known to be in the way.
+            true => state.holder.is_none() && !state.ours,
+            // It has waited for an updater only, which is not in its way.
+            false => {
+                self.waiter.mode == Mode::Shared
+                    && !state.ahead_of(&self.waiter).any(|waiter| waiter.mode == Mode::Exclusive)
+            }
+        };
+        if !asked && now >= terms.by.moment() && is_unhindered() {
             return Ok(QueueStep::Ask(Ask::Attempt, state.releases));
         }
         if now >= terms.by.moment() {

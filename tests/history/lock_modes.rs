@@ -308,6 +308,40 @@ fn a_step_down_may_be_in_the_way_in_its_old_mode_until_it_returned_and_in_its_ne
     assert_eq!(broken(Answer::InDoubt, Exclusive, 1131..1135), [Rule::NoPhantomHolder]);
 }
 
+/// The library says then that the lease is lost, and does not ask the store.
+#[test]
+fn a_renewal_after_a_conversion_in_doubt_does_not_say_that_others_find_the_lock_free() {
+    let broken = |changed: Answer, asked: u64| {
+        let mut sketch = Sketch::default();
+        let lease = sketch.grant("A", 0..10, 1);
+        sketch.ask_to_convert("A", 20..30, &lease, Shared, changed);
+        let renewal = Operation::Renew { lease: lease.clone(), ttl: TTL };
+        sketch.add("A", 40..41, renewal, Answer::Lost);
+        sketch.acquire_as("B", asked..asked + 1, Shared, Answer::No);
+        sketch.broken()
+    };
+    // The renewal may have written the record all the same.
+    assert_eq!(broken(Answer::InDoubt, 141), []);
+    assert_eq!(broken(Answer::InDoubt, 142), [Rule::NoPhantomHolder]);
+    assert_eq!(broken(failed(), 41), []);
+    assert_eq!(broken(failed(), 42), [Rule::NoPhantomHolder], "it is the word of the store");
+}
+
+/// The store keeps the record for both, by its own clock.
+#[test]
+fn the_time_for_which_a_lock_stays_is_as_long_as_the_stores_clock_is_slow() {
+    let broken = |asked: u64| {
+        let mut sketch = Sketch::default();
+        sketch.grant("A", 0..10, 1);
+        sketch.acquire("B", asked..asked + 1, Answer::No);
+        let tolerances = Tolerances { clock_rate: 0.5, linger: ms(40), ..EXACT };
+        let violations = check(&sketch.history(), &tolerances);
+        violations.iter().map(|violation| violation.rule).collect::<Vec<_>>()
+    };
+    assert_eq!(broken(220), []);
+    assert_eq!(broken(221), [Rule::NoPhantomHolder]);
+}
+
 /// The library finds a lease lost when it is over by its own clock, and does not ask the store then.
 #[test]
 fn a_conversion_of_a_lost_lease_does_not_say_that_others_find_the_lock_free() {

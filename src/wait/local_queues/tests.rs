@@ -166,6 +166,35 @@ fn a_store_that_fails_the_front_fails_the_line_and_a_doubt_does_not() {
     assert_eq!(granted, 1, "the doubt concerns only the waiter that asked");
 }
 
+/// It would say that the lock is held, though nobody has said so.
+#[test]
+fn a_wait_that_ends_behind_a_request_without_an_answer_asks_once() {
+    let (held, over) = (Holder::new(None, None, None), terms(Duration::ZERO));
+    for (known, is_granted) in [(None, false), (Some(held), false), (None, true)] {
+        let queues = LocalQueues::new(Arc::new(Notices::off()));
+        let [front, next] = [(); 2].map(|()| queues.join_without_thread(&name(), &rarely(), || {}));
+        let Ok(QueueStep::Ask(_, releases)) = front.step(&rarely(), false) else { panic!("its turn") };
+        let is_known = known.is_some() || is_granted;
+        if known.is_some() {
+            front.refused(known, &rarely(), releases);
+        }
+        match is_granted {
+            true => front.granted(&rarely()),
+            false => {
+                let doubt = Error::InDoubt { what: "lost".into(), source: None };
+                assert_eq!(front.failed(doubt, &rarely(), releases).code(), Code::InDoubt);
+            }
+        }
+        drop(front);
+        match next.step(&over, false) {
+            Ok(QueueStep::Ask(Ask::Attempt, _)) => assert!(!is_known),
+            Err(Ended::Unavailable(_)) => assert!(is_known),
+            other => panic!("{other:?}"),
+        }
+        assert!(matches!(next.step(&over, true), Err(Ended::Unavailable(_))), "once");
+    }
+}
+
 #[test]
 fn closing_wakes_every_waiter() {
     let queues = LocalQueues::default();

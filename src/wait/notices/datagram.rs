@@ -239,7 +239,7 @@ fn fitting(entries: &[SentEntry]) -> &[SentEntry] {
 
 /// Sets the modes of the entries, and returns the one after them.
 fn take_modes(entries: &mut [SentEntry], bytes: &[u8]) -> (Mode, bool) {
-    // Who waits for something that this version does not know waits until nobody has the lock.
+    // A mode of a later version is taken for the strictest one.
     let mode = |byte: u8| Mode::from_code(byte & !WAS_TOLD).unwrap_or(Mode::Exclusive);
     let mut modes = bytes.iter().map(|byte| (mode(*byte), byte & WAS_TOLD != 0));
     entries.iter_mut().zip(&mut modes).for_each(|(entry, of)| (entry.mode, entry.was_told) = of);

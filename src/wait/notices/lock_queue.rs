@@ -211,7 +211,7 @@ pub(super) struct LockQueue {
     yielded: Moment,
     /// Whether the lock has had readers. Then a notice in vain is no sign that its sender does not know.
     has_readers: bool,
-    /// Who was asked last and did not have the lock, and the key that was quoted.
+    /// The process that answered last that it does not have the lock, and the key that was quoted.
     not_here: Option<(NoticeEndpoint, u64)>,
     /// Early reads of the store.
     reads: RateLimit,
@@ -432,21 +432,20 @@ impl LockQueue {
         let GrantEndpoint { endpoint, grant } = holder;
         let was_told = self.turn == QueueTurn::Asking;
         let waiting = self.give_up(step.now);
-        self.wait(first, step);
-        let wait = self.wait.as_mut().expect("it was just set");
+        self.has_readers |= has_readers;
+        let is_told_in_vain = was_told && !self.may_read(step.now);
         let takes_along = !waiting.is_empty();
+        let wait = self.wait(first, step);
         wait.was_told |= was_told;
         wait.behind.retain(|old| !waiting.iter().any(|new| new.endpoint == old.endpoint));
         wait.behind.extend(waiting);
         wait.behind.truncate(ENTRIES_MAX);
-        self.has_readers |= has_readers;
-        if was_told && !self.may_read(step.now) {
+        wait.hops = 0;
+        if is_told_in_vain {
             // Notices again and again though another process holds the lock. Their sender does not know.
             self.forget_with();
             return;
         }
-        let wait = self.wait.as_mut().expect("it was just set");
-        wait.hops = 0;
         if wait.with == Some((endpoint, grant)) && wait.is_acknowledged && !takes_along {
             return;
         }
@@ -731,16 +730,20 @@ impl LockQueue {
     }
 
     /// This process waits.
-    fn wait(&mut self, first: Arrival, step: &NoticeStep<'_>) {
-        if let Some(wait) = &mut self.wait {
-            wait.first = first;
-            return;
-        }
-        let (nonce, send_again) = ((step.random)(), Moment::NEVER);
-        let (is_acknowledged, sends, hops) = (false, 0, 0);
-        let (with, behind, was_told) = (None, Vec::new(), false);
-        self.wait =
-            Some(OwnWait { first, nonce, with, is_acknowledged, sends, send_again, hops, was_told, behind });
+    fn wait(&mut self, first: Arrival, step: &NoticeStep<'_>) -> &mut OwnWait {
+        let wait = self.wait.get_or_insert_with(|| OwnWait {
+            first,
+            nonce: (step.random)(),
+            with: None,
+            is_acknowledged: false,
+            sends: 0,
+            send_again: Moment::NEVER,
+            hops: 0,
+            was_told: false,
+            behind: Vec::new(),
+        });
+        wait.first = first;
+        wait
     }
 
     /// This process does not wait any more. What its last register has not brought to another process stays here.

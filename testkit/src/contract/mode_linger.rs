@@ -54,7 +54,7 @@ pub fn a_reader_that_stays_is_taken_again_without_the_store_in_its_mode_and_epoc
         assert_eq!((spy.calls(), ours.stats().leases_retaken), (calls, retaken + 10));
         assert_eq!(holds(&lock), 1, "in the store it is held");
     }
-    // Who wants it in another mode has a record of its own.
+    // A request for another mode gets a record of its own.
     let reads = lock.shared().acquire().unwrap();
     let before = epoch(&reads);
     assert!(reads.release().unwrap());

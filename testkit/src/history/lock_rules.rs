@@ -215,11 +215,7 @@ pub fn no_phantom_holder(lock: &LockHistory<'_>, tolerances: &Tolerances) -> Vec
             if request.wait.is_zero() { event.called } else { earliest_answer(lock, event, tolerances) };
         let held = excluding.last_end(event.last_seen(), request.converts);
         let writer = intents.last_end(event.last_seen(), None).filter(|_| yields_to_writers(request));
-        // The first waiter of a process asks for all. While it has no answer, the wait of another may end.
-        let hangs = |other: &&Request<'_>| other.event.called <= event.last_seen();
-        let unanswered = lock.uncertain.iter().filter(|_| !request.wait.is_zero()).filter(hangs);
-        let first = unanswered.map(|other| other.event.last_seen()).max();
-        let until = held.max(writer).max(first);
+        let until = held.max(writer);
         if until.is_some_and(|until| until >= asked) {
             continue;
         }

@@ -71,10 +71,9 @@ impl Tolerances {
 
     /// Returns the moment until which a record may last that the store wrote at `written` or earlier.
     pub fn possibly_until(&self, written: Moment, ttl: Duration) -> Moment {
-        written
-            .after(ttl.mul_f64(1.0 + self.clock_rate))
-            .after(self.epsilon)
-            .after(self.store_slack + self.linger)
+        // The store keeps a record for both, by its clock.
+        let kept = ttl.saturating_add(self.linger);
+        written.after(kept.mul_f64(1.0 + self.clock_rate)).after(self.epsilon).after(self.store_slack)
     }
 }
 

@@ -69,9 +69,10 @@ impl Mail {
         to: SocketAddr,
         bytes: &[u8],
     ) -> Vec<Sent> {
-        // Whoever reads a challenge to a process may answer in its name, also before it does.
-        if to == foreign() && OF_WAITERS.contains(&bytes[5]) {
-            self.misdirected.push(format!("notice of kind {} to {to}, where no process is", bytes[5]));
+        // A process that has received nothing yet may have been answered for by somebody who reads its challenge.
+        let may_be_forged = self.datagrams.forged && to != foreign();
+        if !self.boxes.contains_key(&to) && !may_be_forged && OF_WAITERS.contains(&bytes[5]) {
+            self.misdirected.push(format!("notice of kind {} to {to}, which never answered", bytes[5]));
         }
         // Nobody reads what goes to another network.
         let numbers = bytes[6..].chunks_exact(8).take(if to == foreign() { 0 } else { 2 });

@@ -133,7 +133,7 @@ pub struct Ended {
     pub panics: Vec<String>,
     /// Names of threads that had not ended.
     pub left: Vec<String>,
-    /// Datagrams that arrived, and notices that were sent to an address that no process has.
+    /// Datagrams that arrived, and notices that were sent to an address that never answered.
     pub datagrams: (u64, Vec<String>),
 }
 

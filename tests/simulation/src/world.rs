@@ -102,7 +102,7 @@ pub struct Run {
     pub text: String,
     /// The broken rules.
     pub violations: Vec<Violation>,
-    /// Threads that panicked, or had not ended in the end, and notices to addresses that no process has.
+    /// Threads that panicked, or had not ended in the end, and notices to addresses that never answered.
     pub threads: Vec<String>,
     /// Requests, requests without a reply, and requests that the server served too late.
     pub requests: [u64; 3],

@@ -421,22 +421,27 @@ fn what_a_process_says_itself_counts_more_than_what_others_bring_of_it() {
     assert!(entries.iter().all(|entry| entry.nonce != 10), "{entries:?}");
 }
 
-/// Somebody has brought it along, and its process was told meanwhile, and waits again.
-#[test]
-fn a_notice_with_the_nonce_of_the_wait_before_counts_while_its_process_waits() {
+/// Returns a process that was told and refused, with the nonces of its wait before and of this one.
+fn told_and_waiting_again() -> (LockQueues, [u64; 2]) {
     let mut waiter = queues(1);
-    let mut nonces = Vec::new();
-    for key in [7, 8] {
+    let nonces = [7, 8].map(|key| {
         let first = Arrival { at: at(0), mode: Exclusive };
         waiter.refused(&name(), grant(0, key), true, first, at(key));
         let [(_, Datagram::Register { nonce, .. })] = sends(&mut waiter)[..] else { panic!() };
-        nonces.push(nonce);
         if key == 7 {
             let ask = Datagram::Ask { nonce, key: 1, age: MS, entries: Vec::new() };
             assert!(waiter.received(endpoint(0), ask, at(7)));
             waiter.effects();
         }
-    }
+        nonce
+    });
+    (waiter, nonces)
+}
+
+/// Somebody has brought it along, and its process was told meanwhile, and waits again.
+#[test]
+fn a_notice_with_the_nonce_of_the_wait_before_counts_while_its_process_waits() {
+    let (mut waiter, nonces) = told_and_waiting_again();
     let old = Datagram::Ask { nonce: nonces[0], key: 2, age: MS, entries: Vec::new() };
     assert!(waiter.received(endpoint(5), old.clone(), at(9)));
     assert!(waiter.effects().contains(&Effect::Ask(name(), MS)));
@@ -651,19 +656,7 @@ fn a_queue_that_no_other_process_takes_is_bounded_and_ends_by_itself() {
 /// The queue in which somebody brought it along has moved. It has been told by another since, and waits elsewhere.
 #[test]
 fn a_process_that_is_registered_does_not_follow_the_queue_of_its_wait_before() {
-    let mut waiter = queues(1);
-    let mut nonces = Vec::new();
-    for key in [7, 8] {
-        let first = Arrival { at: at(0), mode: Exclusive };
-        waiter.refused(&name(), grant(0, key), true, first, at(key));
-        let [(_, Datagram::Register { nonce, .. })] = sends(&mut waiter)[..] else { panic!() };
-        nonces.push(nonce);
-        if key == 7 {
-            let ask = Datagram::Ask { nonce, key: 1, age: MS, entries: Vec::new() };
-            assert!(waiter.received(endpoint(0), ask, at(7)));
-            waiter.effects();
-        }
-    }
+    let (mut waiter, nonces) = told_and_waiting_again();
     let moved = |nonce| Datagram::Moved { nonce, to: endpoint(3), key: 4 };
     assert!(waiter.received(endpoint(0), Datagram::Registered { nonce: nonces[1] }, at(9)));
     waiter.effects();
