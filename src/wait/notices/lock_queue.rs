@@ -409,8 +409,12 @@ impl LockQueue {
     }
 
     /// A waiter of this process begins to wait for a lock that no other waiter of this process waits for. Returns whether
-    /// it was registered with the process that got the last notice.
+    /// it was registered with the process that got the last notice. A writer of a lock with readers is not: it must ask the
+    /// store, because a refusal lets it announce itself, which keeps new readers out.
     pub(super) fn joined(&mut self, mode: Mode, step: &mut NoticeStep<'_>) -> bool {
+        if mode == Mode::Exclusive && self.has_readers {
+            return false;
+        }
         let handed = self.handed.as_ref().filter(|handed| step.now.since(handed.at) < REMEMBERED);
         let Some(with) = handed.map(|handed| (handed.to, handed.key)).filter(|_| self.is_free()) else {
             return false;

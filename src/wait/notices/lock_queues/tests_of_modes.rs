@@ -75,6 +75,26 @@ fn readers_before_the_next_writer_are_told_as_soon_as_the_first_of_them_has_the_
     );
 }
 
+/// The store has no intent of a writer that has not asked it, and new readers would come without end.
+#[test]
+fn who_wants_the_lock_again_asks_the_store_if_it_writes_beside_readers() {
+    for (other, joins, registers) in
+        [(Shared, Shared, true), (Shared, Exclusive, false), (Exclusive, Exclusive, true)]
+    {
+        let (mut holder, mut waiter) = (queues(0), queues(1));
+        if other == Shared {
+            holder.granted(&name(), 6, Shared, at(0));
+            assert_eq!(holder.released(&name(), 6, NOBODY, at(0)), NextTurn::Ours);
+        }
+        holder.granted(&name(), 7, Exclusive, at(0));
+        register(&mut waiter, other, &mut holder, 7, at(1));
+        assert_eq!(holder.released(&name(), 7, NOBODY, at(50)), NextTurn::Theirs);
+        tell(&mut holder, &mut [waiter], at(50));
+        assert_eq!(holder.joined(&name(), joins, at(60)), registers, "{joins} beside {other}");
+        assert_eq!(sends(&mut holder).len(), usize::from(registers));
+    }
+}
+
 #[test]
 fn a_process_passes_its_queue_on_when_it_holds_the_lock_no_more() {
     for ends_with_a_release in [false, true] {
