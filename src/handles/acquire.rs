@@ -92,7 +92,7 @@ pub(crate) fn ask(
         };
         if let Some(holder) = blocker {
             terms.note_refusal(session, name, &holder, terms.by);
-            if !holder.is_waiting || !terms.passes_intents() {
+            if !holder.is_waiting || !terms.passes_intents(session, name) {
                 return Ok(Answer::Busy(Some(holder)));
             }
         }
@@ -125,7 +125,7 @@ fn attempt(
     let mut answer = request(session, terms, attempt, &mut doubtful);
     if let Ok(Acquired::Held(holder)) = &answer
         && holder.is_waiting
-        && terms.begins_turn(holder)
+        && terms.begins_turn(session, name, holder)
     {
         answer = request(session, terms, attempt, &mut doubtful);
     }
@@ -296,16 +296,22 @@ impl AcquireTerms {
     }
 
     /// Remembers the writer that keeps a reader out. Returns whether the reader may pass it now and could not before.
-    fn begins_turn(&self, writer: &Holder) -> bool {
+    fn begins_turn(&self, session: &Session, name: &LockName, writer: &Holder) -> bool {
+        let had_turn = self.wait.lock().turn(self.retry).is_some();
+        self.wait.lock().refused(self.mode, writer);
+        !had_turn && self.has_turn(session, name)
+    }
+
+    fn has_turn(&self, session: &Session, name: &LockName) -> bool {
+        let seen = session.queue.saw_writer(name);
         let mut wait = self.wait.lock();
-        let had_turn = wait.turn(self.retry).is_some();
-        wait.refused(self.mode, writer);
-        !had_turn && wait.turn(self.retry).is_some()
+        wait.saw_writer(seen);
+        wait.turn(self.retry).is_some()
     }
 
     /// Whether the store must be asked although a writer waits.
-    fn passes_intents(&self) -> bool {
-        self.nested_in.is_some() || self.wait.lock().turn(self.retry).is_some()
+    fn passes_intents(&self, session: &Session, name: &LockName) -> bool {
+        self.nested_in.is_some() || self.has_turn(session, name)
     }
 
     fn note_grant(&self) {

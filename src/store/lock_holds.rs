@@ -205,8 +205,8 @@ impl LockHolds {
         let number = joined.map_or_else(next, Ok)?;
         if new.mode == Mode::Exclusive {
             self.withdraw(terms.intent);
-        } else if let Some(turn) = terms.turn {
-            self.turn_ends = self.turn_ends.max(now.after(turn.min(TURN_MAX)));
+        } else if let Some(turn) = terms.turn.filter(|turn| !turn.is_zero() && self.turn_ends <= now) {
+            self.turn_ends = now.after(turn.min(TURN_MAX));
         }
         self.holds.push(new.numbered(number));
         Ok(number)

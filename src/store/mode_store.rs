@@ -99,9 +99,12 @@ pub struct ModeTerms<'a> {
     /// shared attempt: who waits for them would wait for itself.
     pub nested_in: Option<&'a OwnerRecord>,
     /// If set, no intent stands in the way of this attempt, and if it is granted, none does for so long: it is the turn of
-    /// the readers. A store ends it after [`TURN_MAX`], whatever was asked for. For an attempt that is not exclusive.
+    /// the readers. Zero begins no turn. A store ends it after [`TURN_MAX`], whatever was asked for. One that lasts already is
+    /// not prolonged: else readers that poll, one after another, would keep a writer out. For an attempt that is not exclusive.
     ///
-    /// Callers set it when they have waited for as long as intents may make them wait, or through the hold of a writer.
+    /// Callers set it when they have waited for as long as intents may make them wait. After the hold of a writer they set zero:
+    /// each reader that has waited for its end passes alone. A turn would begin only when the first of them polls again, and a
+    /// writer that has come back meanwhile would have to poll once more.
     pub turn: Option<Duration>,
 }
 

@@ -4,11 +4,13 @@
 //! store, and a background thread announces it again while the writer waits. All writers of this process that wait for
 //! one lock share it. The grant ends it in the store.
 //!
+//! A reader that has waited through the hold of a writer asks again without regard to intents. So readers and writers of a
+//! lock that is never free take turns.
+//!
 //! A reader that intents keep out takes a turn when it has waited for [`QUANTUM`] retry intervals and for half of the time of
-//! the writer, or through the hold of a writer. So the turns come after ever longer times, and a writer gets in between two of
-//! them however long readers read. In its turn a reader does this: it asks again without regard to intents, and for a while the store lets other readers in as well. So two
-//! processes that hold one lock each and want that of the other get it, although writers wait for both. And readers and
-//! writers of a lock that is never free take turns.
+//! the writer. So the turns come after ever longer times, and a writer gets in between two of them however long readers
+//! read. In its turn a reader asks without regard to intents, and for a while the store lets other readers in as well. So two
+//! processes that hold one lock each and want that of the other get it, although writers wait for both.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,6 +31,10 @@ const REFRESH: Duration = Duration::from_secs(1);
 
 /// The number of retry intervals for which intents keep a reader out at most.
 const QUANTUM: u32 = 10;
+
+/// For so many retry intervals after it saw a writer hold the lock, a reader passes the next one. It asks within one of them.
+/// Later it would only keep that writer waiting.
+const PASSES_FOR: u32 = 2;
 
 /// The intents of one manager.
 pub(crate) struct Intents {
@@ -287,15 +293,15 @@ pub(crate) struct ModeWait {
     writer: Option<WaitingWriter>,
     /// Of a reader: how long the writer has waited whose intent keeps it out.
     kept_out_by: Option<Duration>,
-    /// Of a reader: whether a writer has held the lock since it came.
-    has_seen_writer: bool,
+    /// Of a reader: when a writer held the lock, as it or another waiter of this process has seen.
+    saw_writer: Option<Moment>,
     /// Nobody waits any more.
     is_over: bool,
 }
 
 impl ModeWait {
     pub(crate) fn since(began: Moment) -> ModeWait {
-        ModeWait { began, writer: None, kept_out_by: None, has_seen_writer: false, is_over: false }
+        ModeWait { began, writer: None, kept_out_by: None, saw_writer: None, is_over: false }
     }
 
     /// Returns the intent that a grant ends.
@@ -303,11 +309,14 @@ impl ModeWait {
         self.writer.as_ref().filter(|writer| writer.is_open()).map(WaitingWriter::id)
     }
 
-    /// Returns how long a turn the reader may take now.
+    /// Returns how long a turn the reader may take now. Zero: it passes intents alone.
     pub(crate) fn turn(&self, retry: Duration) -> Option<Duration> {
         let (waited, quantum) = (Moment::now().since(self.began), retry.saturating_mul(QUANTUM));
-        let is_due =
-            self.has_seen_writer || self.kept_out_by.is_some_and(|writer| waited >= quantum.max(writer / 2));
+        let passes_for = retry.saturating_mul(PASSES_FOR);
+        if self.saw_writer.is_some_and(|at| Moment::now().since(at) <= passes_for) {
+            return Some(Duration::ZERO);
+        }
+        let is_due = self.kept_out_by.is_some_and(|writer| waited >= quantum.max(writer / 2));
         is_due.then(|| (retry + retry / 5).min(TURN_MAX))
     }
 
@@ -320,10 +329,17 @@ impl ModeWait {
                 false
             }
             (_, held) => {
-                self.has_seen_writer |= held == Mode::Exclusive;
+                if held == Mode::Exclusive {
+                    self.saw_writer = Some(Moment::now());
+                }
                 false
             }
         }
+    }
+
+    /// A writer held the lock at this time, as a waiter of this process has seen.
+    pub(crate) fn saw_writer(&mut self, at: Moment) {
+        self.saw_writer = Some(at).filter(|at| *at >= self.began).max(self.saw_writer);
     }
 
     /// Keeps the intent. If nobody waits any more, it ends.
@@ -405,6 +421,9 @@ mod tests {
         assert_eq!(kept_out.turn(Duration::from_secs(60)), None, "not yet");
         thread::sleep(retry * QUANTUM);
         assert_eq!(kept_out.turn(retry), Some(retry + retry / 5));
+        let mut since_boot = ModeWait::since(Moment::from_nanos(0));
+        since_boot.refused(Mode::Shared, &waiting());
+        assert_eq!(since_boot.turn(Duration::from_secs(5)), Some(TURN_MAX));
         let since_long = Holder::new(None, None, None).waiting(LONG);
         kept_out.refused(Mode::Shared, &since_long);
         assert_eq!(kept_out.turn(retry), None, "the writer has waited far longer");
@@ -417,7 +436,20 @@ mod tests {
         behind.refused(Mode::Update, &held(Mode::Update));
         assert_eq!(behind.turn(retry), None, "an updater is no writer");
         behind.refused(Mode::Update, &held(Mode::Exclusive));
-        assert_eq!(behind.turn(Duration::from_secs(60)), Some(TURN_MAX));
+        assert_eq!(behind.turn(Duration::from_secs(60)), Some(Duration::ZERO), "it passes alone");
+
+        let mut beside_one = ModeWait::since(Moment::now());
+        let seen = Moment::now();
+        beside_one.saw_writer(seen);
+        assert_eq!(
+            beside_one.turn(LONG),
+            Some(Duration::ZERO),
+            "another waiter of its process has seen the writer"
+        );
+        assert_eq!(beside_one.turn(Duration::from_nanos(1)), None, "it is too late to pass");
+        let mut later = ModeWait::since(Moment::now().after(LONG));
+        later.saw_writer(seen);
+        assert_eq!(later.turn(LONG), None, "the writer was there before it came");
     }
 
     #[test]

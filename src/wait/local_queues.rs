@@ -54,6 +54,9 @@ const MANY: usize = 8;
 /// In one retry interval, so many moments at which reads fall together.
 const POLLS: u64 = 8;
 
+/// How often a writer that has announced itself asks after half an interval.
+const ASKS_BESIDE_READERS: u8 = 6;
+
 /// Answer of the store to the front of the queue.
 pub(crate) enum Answer<T> {
     /// The lock was granted.
@@ -156,6 +159,12 @@ struct QueueState {
     unless_acknowledged: Option<Duration>,
     /// Whether the front has read the store early because no notice said who holds the lock.
     has_looked_early: bool,
+    /// Since when readers of other processes have had the lock, if they have it.
+    away_since: Option<Moment>,
+    /// When a waiter of this process last saw a writer hold the lock.
+    writer_seen: Moment,
+    /// How often a writer has asked after half an interval because readers held the lock.
+    asks_beside_readers: u8,
 }
 
 /// One waiter.
@@ -401,6 +410,12 @@ impl LocalQueues {
         yield_until.is_some()
     }
 
+    /// Returns when a waiter of this process last saw a writer hold the lock, as far as the queue remembers.
+    pub(crate) fn saw_writer(&self, name: &LockName) -> Moment {
+        let queue = self.by_name.lock().get(name).cloned();
+        queue.map_or(Moment::OVER, |queue| queue.state.lock().writer_seen)
+    }
+
     /// Returns whether this process waits for so many locks that their reads are put together.
     pub(crate) fn waits_for_many(&self) -> bool {
         self.by_name.lock().len() >= MANY
@@ -512,6 +527,9 @@ impl QueueState {
             releases: 0,
             unless_acknowledged: None,
             has_looked_early: false,
+            away_since: None,
+            writer_seen: Moment::OVER,
+            asks_beside_readers: 0,
         };
         match past {
             Past::Held(since) | Past::GoesOn(since) => state.ours_since = Some(since),
@@ -672,10 +690,14 @@ impl<Q: Deref<Target = LocalQueues>> QueueTicket<Q> {
         let next = self.queues.next_poll(terms.retry);
         let mut state = self.queue.state.lock();
         state.holder = None;
-        (state.holder_ends, state.has_paused) = (Moment::NEVER, false);
+        (state.holder_ends, state.has_paused, state.asks_beside_readers) = (Moment::NEVER, false, 0);
         if terms.mode == Mode::Exclusive {
-            state.ours_since.get_or_insert(Moment::now());
+            let now = Moment::now();
+            // Readers had the lock for so short a time that others of them did not find it.
+            let is_away = state.away_since.take().is_some_and(|since| now.since(since) >= terms.retry);
+            state.ours_since = state.ours_since.filter(|_| !is_away).or(Some(now));
             state.ours = true;
+            state.writer_seen = now;
         }
         if terms.mode != Mode::Exclusive && !self.is_front(&state) {
             return;
@@ -695,6 +717,9 @@ impl<Q: Deref<Target = LocalQueues>> QueueTicket<Q> {
         let mut next = self.queues.next_poll(retry);
         let mut state = self.queue.state.lock();
         state.has_paused = false;
+        if holder.as_ref().is_some_and(|holder| holder.mode == Mode::Exclusive && !holder.is_waiting) {
+            state.writer_seen = Moment::now();
+        }
         if state.releases != releases || !self.is_front(&state) {
             // The lock was released meanwhile, and the release or its notice has set `next_ask`; or this waiter does not
             // ask for the others.
@@ -708,19 +733,30 @@ impl<Q: Deref<Target = LocalQueues>> QueueTicket<Q> {
             // notices, this waiter need not poll.
             next = next.min(now.after(ANSWER));
         }
+        let is_of_readers = |holder: &Holder| holder.mode != Mode::Exclusive || holder.is_waiting;
+        let has_readers = holder.as_ref().is_some_and(is_of_readers);
+        if has_readers
+            && notices.is_none()
+            && terms.mode == Mode::Exclusive
+            && state.asks_beside_readers < ASKS_BESIDE_READERS
+        {
+            // It has announced itself, so no new ones come, and those that are there may leave soon.
+            state.asks_beside_readers += 1;
+            next = next.min(self.queues.next_poll(retry / 2));
+        }
         let left = holder.as_ref().and_then(|holder| holder.remaining);
         // Ask when the lease ends at the latest, but not in a tight loop if the clocks disagree.
         state.holder_ends = left.map_or(Moment::NEVER, |left| now.after(left.max(retry / 20)));
         next = next.min(state.holder_ends);
         // If a thread of this process holds the lock, no other process has had a turn.
-        if !state.ours {
+        if !state.ours && has_readers {
+            state.away_since.get_or_insert(now);
+        } else if !state.ours {
             state.ours_since = None;
         }
         state.holder = holder;
         state.ask_at(next, Ask::Read);
         let somebody_stays = state.waiting.len() > 1 || !terms.by.passed();
-        let is_of_readers = |holder: &Holder| holder.mode != Mode::Exclusive || holder.is_waiting;
-        let has_readers = state.holder.as_ref().is_some_and(is_of_readers);
         drop(state);
         match notices {
             notices if somebody_stays => {

@@ -399,6 +399,54 @@ fn held_as(mode: Mode) -> Option<Holder> {
     Some(Holder::new(None, None, None).with_mode(mode))
 }
 
+/// Readers that come once in a while must not make the quantum of a process longer: others poll, and do not find them.
+#[test]
+fn a_short_hold_of_readers_does_not_begin_another_quantum() {
+    let queues = LocalQueues::default();
+    let ticket = queues.join(&name(), &terms(WAIT));
+    let refused_by = |mode, retry| {
+        ticket.granted(&terms(WAIT));
+        let since = ticket.queue.state.lock().ours_since;
+        queues.released(&name(), None, Duration::from_secs(60));
+        let releases = ticket.queue.state.lock().releases;
+        ticket.refused(held_as(mode), &terms(WAIT), releases);
+        ticket.granted(&Terms { retry, ..terms(WAIT) });
+        ticket.queue.state.lock().ours_since == since
+    };
+    assert!(refused_by(Mode::Shared, Duration::from_secs(60)));
+    assert!(refused_by(Mode::Update, Duration::from_secs(60)));
+    assert!(!refused_by(Mode::Shared, Duration::from_nanos(1)), "each other process has polled meanwhile");
+    assert!(!refused_by(Mode::Exclusive, Duration::from_secs(60)));
+}
+
+/// It keeps new readers out, so those that it found may be the last ones.
+#[test]
+fn a_writer_that_readers_keep_out_asks_after_half_an_interval_but_not_for_long() {
+    let queues = LocalQueues::default();
+    let waits = |mode, held, times: usize| {
+        let ticket = queues.join(&name(), &in_mode(mode));
+        let (terms, half) = (in_mode(mode), Duration::from_secs(30));
+        let waits = (0..times).map(|_| {
+            let asked = Moment::now();
+            ticket.refused(held_as(held), &terms, 0);
+            let next = ticket.queue.state.lock().next_ask;
+            (next < Moment::now().after(half * 3 / 2), next > asked.after(half * 3 / 4))
+        });
+        let waits: Vec<_> = waits.collect();
+        ticket.granted(&terms);
+        waits
+    };
+    let (half, whole) = ((true, true), (false, true));
+    for held in [Mode::Shared, Mode::Update] {
+        let early = usize::from(ASKS_BESIDE_READERS);
+        let expected = [vec![half; early], vec![whole; 2]].concat();
+        assert_eq!(waits(Mode::Exclusive, held, early + 2), expected, "{held}");
+    }
+    assert_eq!(waits(Mode::Exclusive, Mode::Exclusive, 1), [whole]);
+    assert_eq!(waits(Mode::Shared, Mode::Exclusive, 1), [whole]);
+    assert_eq!(waits(Mode::Update, Mode::Update, 1), [whole]);
+}
+
 /// Both can have the lock, and the updater waits for another one.
 #[test]
 fn a_reader_goes_before_one_that_waits_for_an_updater_for_a_while() {

@@ -130,6 +130,12 @@ pub(super) fn token_as_before() -> Expr {
     Expr::has_bin(TOKEN).choose(&Expr::bytes_bin(TOKEN), &Expr::bytes(&BASE))
 }
 
+/// The end of the turn of the readers: that of one that lasts, or so much from now on.
+pub(super) fn turn_of(lasts_ms: i64) -> Expr {
+    let lasts = number_or(TURN, 0).is_at_least(&Expr::now());
+    lasts.choose(&Expr::int_bin(TURN), &Expr::now().plus(&Expr::int(lasts_ms)))
+}
+
 /// A time in a bin that moves to so much from now on, and never back.
 pub(super) fn not_before(bin: &str, lasts_ms: i64) -> Expr {
     number_or(bin, 0).or_if_higher(&Expr::now().plus(&Expr::int(lasts_ms)))

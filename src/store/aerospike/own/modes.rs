@@ -247,9 +247,9 @@ fn steps_of_join(
     if !matches!(intents, IntentRule::NotRead | IntentRule::Read { are_noted: true, .. }) {
         steps.push(BinOperation::Compute(WAITS, conditions::waits_of_first()));
     }
-    if let Some(turn) = join.turn {
+    if let Some(turn) = join.turn.filter(|turn| !turn.is_zero()) {
         let turn_ms = turn.min(TURN_MAX).as_millis() as i64;
-        steps.push(BinOperation::Compute(TURN, conditions::not_before(TURN, turn_ms)));
+        steps.push(BinOperation::Compute(TURN, conditions::turn_of(turn_ms)));
     }
     steps.extend([
         BinOperation::Put(TOKEN, BinValue::Bytes(BASE.to_vec())),

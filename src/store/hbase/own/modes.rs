@@ -242,17 +242,20 @@ impl HbaseOwnStore {
 
 /// Returns the changes that would add the hold to the row as it was last seen.
 fn guesses(hint: &RowHint, join: &Join<'_>, place: Option<u8>) -> Vec<HoldStep> {
-    let passing = if join.turn.is_some() { Passing::All } else { Passing::None };
-    let new = NewMember {
-        record: join.record,
-        place: (place.unwrap_or_else(|| draw(256) as u8), join.record.ttl()),
-        turn: join.turn,
-        passing: &passing,
-        leftovers: &[],
+    let place = (place.unwrap_or_else(|| draw(256) as u8), join.record.ttl());
+    let passing = match join.turn {
+        None => vec![(Passing::None, None)],
+        Some(Duration::ZERO) => vec![(Passing::All, None)],
+        // A turn that lasts is not prolonged.
+        turn => vec![(Passing::InTurn, None), (Passing::All, turn)],
     };
-    let joins = hint.base_ttl.map(|ttl| new.joins((hint.number, ttl)));
-    let begins = new.begins(join.least.max(hint.number.saturating_add(1)));
-    joins.into_iter().chain([begins]).collect()
+    let guesses = passing.iter().flat_map(|(passing, turn)| {
+        let new = NewMember { record: join.record, place, turn: *turn, passing, leftovers: &[] };
+        let joins = hint.base_ttl.map(|ttl| new.joins((hint.number, ttl)));
+        let begins = new.begins(join.least.max(hint.number.saturating_add(1)));
+        joins.into_iter().chain([begins])
+    });
+    guesses.collect()
 }
 
 /// Returns the change for the row that was read, whose record of the hold is the expected one; who else holds the lock if that

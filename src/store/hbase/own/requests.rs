@@ -209,20 +209,17 @@ pub(super) fn join(
         return Err(first.map_or_else(Holder::unknown, |it| it.holder()).into());
     };
     let outer = join.nested_in.filter(|_| mode == Mode::Shared).and_then(|outer| row.stored.own(outer));
+    // A turn that lasts is not prolonged.
+    let turn = join.turn.filter(|turn| !turn.is_zero() && !row.stored.has_turn);
     let passing = match outer {
         _ if row.stored.intents.is_empty() => Passing::None,
-        _ if join.turn.is_some() => Passing::All,
         _ if row.stored.has_turn => Passing::InTurn,
+        _ if join.turn.is_some() => Passing::All,
         Some(outer) => Passing::Nested(outer.clone()),
         None => Passing::None,
     };
-    let new = NewMember {
-        record: join.record,
-        place: free,
-        turn: join.turn,
-        passing: &passing,
-        leftovers: &row.leftovers,
-    };
+    let new =
+        NewMember { record: join.record, place: free, turn, passing: &passing, leftovers: &row.leftovers };
     let next = row.number.map_or(join.least, |last| join.least.max(last.saturating_add(1)));
     Ok(match (&row.base, row.number, &row.outlived) {
         (Some(base), Some(number), _) => new.joins((number, base.ttl())),
