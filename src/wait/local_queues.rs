@@ -715,6 +715,8 @@ impl<Q: Deref<Target = LocalQueues>> QueueTicket<Q> {
     pub(crate) fn refused(&self, holder: Option<Holder>, terms: &Terms<'_>, releases: u64) {
         let retry = terms.retry;
         let mut next = self.queues.next_poll(retry);
+        // Locks the queues, so before the state of this one.
+        let early = self.queues.next_poll(retry / 2);
         let mut state = self.queue.state.lock();
         state.has_paused = false;
         if holder.as_ref().is_some_and(|holder| holder.mode == Mode::Exclusive && !holder.is_waiting) {
@@ -742,7 +744,7 @@ impl<Q: Deref<Target = LocalQueues>> QueueTicket<Q> {
         {
             // It has announced itself, so no new ones come, and those that are there may leave soon.
             state.asks_beside_readers += 1;
-            next = next.min(self.queues.next_poll(retry / 2));
+            next = next.min(early);
         }
         let left = holder.as_ref().and_then(|holder| holder.remaining);
         // Ask when the lease ends at the latest, but not in a tight loop if the clocks disagree.
