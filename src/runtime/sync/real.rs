@@ -3,6 +3,7 @@
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{self, PoisonError, RwLockReadGuard, RwLockWriteGuard};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::runtime::time::instant;
@@ -136,12 +137,17 @@ struct Turns {
     /// Taken for the next thread that waits and wakes up. `is_taken` stays set.
     is_handed_over: bool,
     waiting: usize,
+    /// Whether a thread that waits was woken up and has not run yet.
+    is_woken: bool,
     /// How often it was freed since a thread that waits has got it.
     overtaken: u32,
 }
 
 /// How often threads that wait may be overtaken.
 const OVERTAKEN_MAX: u32 = 8;
+
+/// How often a thread looks whether it was freed before it sleeps. To sleep and to be woken up takes longer than most holds.
+const EAGER_LOOKS: u32 = 10;
 
 /// The locked [`TimedMutex`]. It must be dropped in the thread that has locked it.
 #[derive(Debug)]
@@ -159,7 +165,8 @@ struct TimedTurn<'a> {
 
 impl<T> TimedMutex<T> {
     pub(crate) const fn new(value: T) -> TimedMutex<T> {
-        let turns = Turns { is_taken: false, is_handed_over: false, waiting: 0, overtaken: 0 };
+        let turns =
+            Turns { is_taken: false, is_handed_over: false, waiting: 0, is_woken: false, overtaken: 0 };
         TimedMutex { turns: Mutex::new(turns), freed: Condvar::new(), value: Mutex::new(value) }
     }
 
@@ -178,6 +185,14 @@ impl<T> TimedMutex<T> {
     /// Returns `None` if it stayed locked for `time`. Tries at least once.
     pub(crate) fn try_lock_for(&self, time: Duration) -> Option<TimedGuard<'_, T>> {
         let mut turns = self.turns.lock();
+        let mut looks = 0;
+        // Behind threads that sleep it has no chance soon.
+        while turns.is_taken && turns.waiting == 0 && looks < EAGER_LOOKS && !time.is_zero() {
+            drop(turns);
+            thread::yield_now();
+            looks += 1;
+            turns = self.turns.lock();
+        }
         if turns.is_taken {
             if time.is_zero() {
                 return None;
@@ -192,6 +207,7 @@ impl<T> TimedMutex<T> {
                         false
                     }
                 };
+                turns.is_woken = false;
                 if turns.is_handed_over || !turns.is_taken {
                     break true;
                 }
@@ -223,6 +239,8 @@ impl Drop for TimedTurn<'_> {
     fn drop(&mut self) {
         let mut turns = self.turns.lock();
         let is_awaited = turns.waiting > 0;
+        let wakes = is_awaited && !turns.is_woken;
+        turns.is_woken |= wakes;
         if is_awaited && turns.overtaken >= OVERTAKEN_MAX {
             turns.is_handed_over = true;
         } else {
@@ -230,7 +248,7 @@ impl Drop for TimedTurn<'_> {
             turns.overtaken = if is_awaited { turns.overtaken + 1 } else { 0 };
         }
         drop(turns);
-        if is_awaited {
+        if wakes {
             self.freed.notify_one();
         }
     }
@@ -252,8 +270,6 @@ impl<T> DerefMut for TimedGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use std::thread;
-
     use super::*;
     use crate::testing::patience::until;
 
