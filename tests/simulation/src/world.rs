@@ -245,6 +245,8 @@ impl World {
             Rule::Exclusion | Rule::NoOverlap => true,
             // A check that succeeds after the next grant.
             Rule::LeaseEnds => violation.events.len() == 3,
+            // A release without a reply. As the lease is not over by its holder's clock, it is what freed the lock.
+            Rule::NoStaleRelease => violation.events.len() == 3,
             _ => false,
         };
         overlap && times.any(|time| (called..=returned).contains(&time))
