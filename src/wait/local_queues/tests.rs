@@ -447,6 +447,35 @@ fn a_writer_that_readers_keep_out_asks_after_half_an_interval_but_not_for_long()
     assert_eq!(waits(Mode::Update, Mode::Update, 1), [whole]);
 }
 
+/// A thread that asks locks one queue, one that leaves locks all of them and then its own. Whoever locks them in another
+/// order stops both for ever.
+#[test]
+fn waiters_that_are_refused_and_waiters_that_leave_never_stop_each_other() {
+    let queues = Arc::new(LocalQueues::default());
+    let (done, all_done) = crossbeam_channel::bounded(4);
+    for mode in [Mode::Exclusive, Mode::Exclusive, Mode::Shared, Mode::Update] {
+        let (queues, done) = (Arc::clone(&queues), done.clone());
+        // Not joined: a failure is reported although they stand still.
+        thread::spawn(move || {
+            let terms = Terms { mode, ..terms(Duration::ZERO) };
+            for number in 0..5_000 {
+                let got = queues.wait::<()>(&name(), &terms, |_| match number % 3 {
+                    0 => Ok(Answer::Busy(held_as(Mode::Shared))),
+                    1 => Ok(Answer::Busy(held_as(Mode::Exclusive))),
+                    _ => Ok(Answer::Got(())),
+                });
+                if got.is_ok() {
+                    queues.released(&name(), None, RETRY);
+                }
+            }
+            done.send(()).unwrap();
+        });
+    }
+    for _ in 0..4 {
+        all_done.recv_timeout(LONG).expect("the threads stand still");
+    }
+}
+
 /// Both can have the lock, and the updater waits for another one.
 #[test]
 fn a_reader_goes_before_one_that_waits_for_an_updater_for_a_while() {
