@@ -218,7 +218,7 @@ func TestALockIsHeldReleasedAndHeldAgainWithAHigherFence(t *testing.T) {
 			t.Fatal(stats)
 		}
 		page, err := m.MetricsText()
-		if err != nil || !strings.Contains(page, "\ndlm_leases_held{class=\"a\"} 2\n") {
+		if err != nil || !strings.Contains(page, "\ndlm_leases_held{class=\"a\",mode=\"EXCLUSIVE\"} 2\n") {
 			t.Fatal(err, page)
 		}
 		release(t, other)

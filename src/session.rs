@@ -225,8 +225,7 @@ impl Session {
         let now = Moment::now();
         let held = self.leases.held();
         let of_held = held.iter().map(|lock: &Arc<HeldLock>| {
-            let longest_hold = now.since(lock.since());
-            (lock.name(), ClassGauges { held: 1, longest_hold, ..ClassGauges::default() })
+            (lock.name(), ClassGauges::of_lease(lock.mode(), now.since(lock.since())))
         });
         let waits = self.queue.waits();
         let of_waits = waits.iter().map(|(name, waiting, since)| {

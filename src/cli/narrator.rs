@@ -39,6 +39,10 @@ impl EventSink for Narrator {
                     time(*waited)
                 );
             }
+            Event::ModeNotChanged { lock, from, to, code, waited, .. } => {
+                let (waited, code) = (time(*waited), code.name());
+                log::info!("lock {lock} not changed from mode {from} to {to} after {waited}: {code}");
+            }
             Event::HandedOn { lock, held, .. } => {
                 log::info!("lease of {lock} handed on after {}; the lock stays held", time(*held));
             }

@@ -193,9 +193,8 @@ pub enum Event<'a> {
         /// hold, or a background thread releases it because the release has failed.
         freed: bool,
     },
-    /// A lease [goes on](crate::Lease::upgrade) in another mode. Nobody got the lock in between. A change that is refused or
-    /// fails is no event. One in doubt ends the lease with `Released`. If the lease ended during the change and the store made
-    /// the change all the same, the new lease begins with `Acquired`.
+    /// A lease [goes on](crate::Lease::upgrade) in another mode. Nobody got the lock in between. If the lease ended during the
+    /// change and the store made the change all the same, the new lease begins with `Acquired`.
     #[non_exhaustive]
     ModeChanged {
         /// The lock.
@@ -212,6 +211,21 @@ pub enum Event<'a> {
         waited: Duration,
         /// Time for which the lock was held in the mode before.
         held: Duration,
+    },
+    /// A lease did not get another mode. It goes on as it was, unless `Lost` was reported before, or `Released` for a change in
+    /// doubt. Not reported for calls that fail before they ask, such as for a change that is not allowed.
+    #[non_exhaustive]
+    ModeNotChanged {
+        /// The lock.
+        lock: &'a LockName,
+        /// How it was held.
+        from: Mode,
+        /// How it was to be held.
+        to: Mode,
+        /// The code of the error: [`Code::LockUnavailable`] if readers held the lock until the wait was over.
+        code: Code,
+        /// How long the caller waited for readers: zero for fewer rights, and if it was to try once.
+        waited: Duration,
     },
     /// The lease was turned into a token. The lock stays held.
     #[non_exhaustive]

@@ -102,6 +102,11 @@ impl EventSink for TracingSink {
                 let (class, lock, mode, fence) = fields(lock, *mode, *fence);
                 debug!(target: "dlm", class, lock, mode, fence, held_s = held.as_secs_f64(), freed, "released");
             }
+            Event::ModeNotChanged { lock, from, to, code, waited } => {
+                let ((class, lock, mode, _), from, code) =
+                    (fields(lock, *to, None), from.name(), code.name());
+                debug!(target: "dlm", class, lock, mode, from, code, waited_s = waited.as_secs_f64(), "mode not changed");
+            }
             Event::HandedOn { lock, mode, fence, held } => {
                 let (class, lock, mode, fence) = fields(lock, *mode, *fence);
                 debug!(target: "dlm", class, lock, mode, fence, held_s = held.as_secs_f64(), "handed on");

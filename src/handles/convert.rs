@@ -6,9 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-#[cfg(doc)]
-use crate::error::Code;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
+use crate::events::event::Event;
 use crate::handles::acquire::unavailable;
 use crate::handles::lease::Lease;
 use crate::lease::held_lock::HeldLock;
@@ -28,7 +27,7 @@ impl Lease {
     /// Others may read as soon as the call has begun. So let no write that the exclusive lease guards be under way then. The
     /// new lease is kept alive as long as this one was to be. Its channels and descriptors are its own. It does not
     /// [die with the process](crate::AcquireOptions::dies_with_process). Event sinks receive one
-    /// [`ModeChanged`](crate::events::Event::ModeChanged).
+    /// [`ModeChanged`](crate::events::Event::ModeChanged) or [`ModeNotChanged`](crate::events::Event::ModeNotChanged).
     ///
     /// ```
     /// # let manager = dlm::LockManager::builder().store_uri("memory:?client=docs").open()?;
@@ -59,7 +58,8 @@ impl Lease {
             ));
         }
         self.session.usable()?;
-        let change = downgrade(&self.session, &self.lock, to)?;
+        let change = downgrade(&self.session, &self.lock, to);
+        let change = change.inspect_err(|error| self.not_changed(to, error.code(), Duration::ZERO))?;
         leased(&self.session, change)
     }
 
@@ -79,8 +79,21 @@ impl Lease {
     /// * All others of [`downgrade`](Lease::downgrade).
     pub fn upgrade(&self, wait: Duration) -> Result<Lease> {
         self.session.usable()?;
-        let change = upgrade(&self.session, &self.lock, wait)?;
+        let began = Moment::now();
+        let change = upgrade(&self.session, &self.lock, wait).inspect_err(|error| {
+            let waited = if wait.is_zero() { Duration::ZERO } else { Moment::now().since(began) };
+            self.not_changed(Mode::Exclusive, error.code(), waited);
+        })?;
         leased(&self.session, change)
+    }
+
+    /// Reports a change that was asked for and not made.
+    fn not_changed(&self, to: Mode, code: Code, waited: Duration) {
+        let is_allowed = !matches!(code, Code::InvalidArgument | Code::UnsupportedConversion);
+        if is_allowed && self.session.events.are_open() {
+            let (lock, from) = (self.lock.name(), self.lock.mode());
+            self.session.events.report(&Event::ModeNotChanged { lock, from, to, code, waited });
+        }
     }
 }
 

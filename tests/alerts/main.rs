@@ -99,7 +99,10 @@ fn full_page() -> String {
     let builder = LockManager::builder().store_uri("memory:").client("pages").farm("dc1");
     let manager = builder.open().unwrap();
     manager.metrics_text();
-    drop(manager.lock("order-1", Level::Dc).unwrap().acquire().unwrap().downgrade(Mode::Shared).unwrap());
+    let lock = manager.lock("order-1", Level::Dc).unwrap();
+    let reading = lock.acquire().unwrap().downgrade(Mode::Shared).unwrap();
+    lock.update().acquire().unwrap().upgrade(Duration::ZERO).unwrap_err();
+    drop(reading);
     manager.latch("a", Level::Dc, LatchKind::CountDown).unwrap().create(1).unwrap();
     manager.metrics_text()
 }

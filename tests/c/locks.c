@@ -129,7 +129,7 @@ static void holds_renews_and_releases(const char *uri)
 
     OK(dlm_manager_metrics_text(manager, &text, &error));
     CHECK(dlm_texts_count(text) == 1);
-    CHECK(strstr(dlm_texts_at(text, 0), "\ndlm_leases_held{class=\"order\"} 1\n") != NULL);
+    CHECK(strstr(dlm_texts_at(text, 0), "\ndlm_leases_held{class=\"order\",mode=\"EXCLUSIVE\"} 1\n") != NULL);
     dlm_texts_free(text);
 
     EXPECT(DLM_LOCK_UNAVAILABLE, dlm_lock_try_acquire(same, NULL, &second, &error));

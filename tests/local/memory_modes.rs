@@ -222,6 +222,7 @@ impl EventSink for Seen {
                 assert!(epoch.is_some() && fence.is_some() == (*to == Mode::Exclusive));
                 format!("{from} to {to}")
             }
+            Event::ModeNotChanged { from, to, code, .. } => format!("{from} not to {to}: {}", code.name()),
             _ => return,
         };
         self.0.lock().push(seen);
@@ -251,12 +252,11 @@ fn a_change_of_mode_is_one_event_and_neither_a_release_nor_an_acquisition() {
     update.renew().unwrap();
     let reader = lock.shared().acquire().unwrap();
     assert_eq!(code(update.upgrade(Duration::ZERO)), Code::LockUnavailable);
+    let refused = "UPDATE not to EXCLUSIVE: LOCK_UNAVAILABLE";
+    assert_eq!(seen.take(), ["acquired UPDATE", "renewed UPDATE", "acquired SHARED", refused]);
+    assert_eq!(code(reader.upgrade(Duration::ZERO)), Code::UnsupportedConversion);
     reader.release().unwrap();
-    assert_eq!(
-        seen.take(),
-        ["acquired UPDATE", "renewed UPDATE", "acquired SHARED", "released SHARED"],
-        "a change that is refused is no event"
-    );
+    assert_eq!(seen.take(), ["released SHARED"], "a change that is not allowed is no event");
     let writing = update.upgrade(Duration::ZERO).unwrap();
     let reading = writing.downgrade(Mode::Shared).unwrap();
     store.to_renew(|_| Err(broken()));
@@ -298,7 +298,8 @@ fn a_lease_has_one_end_if_its_change_of_mode_is_in_doubt_or_its_manager_is_close
     store.to_convert(|_, _, _, _| Err(doubt()));
     assert_eq!(code(lease.downgrade(Mode::Shared)), Code::InDoubt);
     drop(lease);
-    assert_eq!(seen.take(), ["acquired EXCLUSIVE", "released EXCLUSIVE, not freed"]);
+    let in_doubt = "EXCLUSIVE not to SHARED: IN_DOUBT";
+    assert_eq!(seen.take(), ["acquired EXCLUSIVE", "released EXCLUSIVE, not freed", in_doubt]);
     until("it is free", || lock.inspect().unwrap().holder.is_none());
     let lease = lock.acquire().unwrap();
     let closes = manager.clone();

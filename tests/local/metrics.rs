@@ -94,8 +94,8 @@ fn a_page_counts_what_has_happened_by_class() {
         (r#"dlm_hold_seconds_count{class="order",mode="EXCLUSIVE"}"#, 2),
         (r#"dlm_in_doubt_total{class="order",call="renew"}"#, 1),
         (r#"dlm_in_doubt_total{class="order",call="acquire"}"#, 0),
-        (r#"dlm_leases_held{class="order"}"#, 1),
-        (r#"dlm_leases_held{class="early"}"#, 0),
+        (r#"dlm_leases_held{class="order",mode="EXCLUSIVE"}"#, 1),
+        (r#"dlm_leases_held{class="early",mode="EXCLUSIVE"}"#, 0),
         (r#"dlm_threads_waiting{class="order"}"#, 1),
         (r#"dlm_store_calls_total{call="acquire",outcome="ok"}"#, 3),
         (r#"dlm_store_calls_total{call="renew",outcome="not_ours"}"#, 1),
@@ -107,7 +107,7 @@ fn a_page_counts_what_has_happened_by_class() {
     }
     let version = format!(r#"dlm_build_info{{version="{}"}}"#, env!("CARGO_PKG_VERSION"));
     assert_eq!(found[&version], 1.0);
-    assert!(found[r#"dlm_longest_hold_seconds{class="order"}"#] >= 0.03, "{page}");
+    assert!(found[r#"dlm_longest_hold_seconds{class="order",mode="EXCLUSIVE"}"#] >= 0.03, "{page}");
     assert!(found[r#"dlm_longest_wait_seconds{class="order"}"#] >= 0.03, "{page}");
     assert_eq!(found[r#"dlm_longest_wait_seconds{class="early"}"#], 0.0);
     drop(held);
@@ -125,10 +125,13 @@ fn a_page_has_the_modes_in_which_locks_were_used_and_counts_their_changes() {
     lock.try_acquire().unwrap_err();
     let update = lock.update().acquire().unwrap();
     update.upgrade(Duration::ZERO).unwrap_err();
+    let found = series(&manager.metrics_text());
+    let held = Mode::ALL.map(|mode| found[&format!(r#"dlm_leases_held{{class="order",mode="{mode}"}}"#)]);
+    assert_eq!(held, [0.0, 1.0, 1.0]);
     assert!(reader.release().unwrap());
     let writing = update.upgrade(Duration::from_secs(1)).unwrap();
     let page = manager.metrics_text();
-    assert_eq!(series(&page)[r#"dlm_leases_held{class="order"}"#], 1.0, "{page}");
+    assert_eq!(series(&page)[r#"dlm_leases_held{class="order",mode="EXCLUSIVE"}"#], 1.0, "{page}");
     let reading = writing.downgrade(Mode::Shared).unwrap();
     assert!(reading.release().unwrap());
     drop(manager.lock("report", Level::Xdc).unwrap().acquire().unwrap());
@@ -142,8 +145,12 @@ fn a_page_has_the_modes_in_which_locks_were_used_and_counts_their_changes() {
         (r#"dlm_unavailable_total{class="order",mode="EXCLUSIVE",code="LOCK_UNAVAILABLE"}"#, 1),
         (r#"dlm_wait_seconds_count{class="order",mode="SHARED"}"#, 1),
         (r#"dlm_wait_seconds_count{class="order",mode="UPDATE"}"#, 1),
-        // The attempt that was refused, and the upgrade.
-        (r#"dlm_wait_seconds_count{class="order",mode="EXCLUSIVE"}"#, 2),
+        // The attempt that was refused, and two upgrades.
+        (r#"dlm_wait_seconds_count{class="order",mode="EXCLUSIVE"}"#, 3),
+        (
+            r#"dlm_mode_change_failures_total{class="order",from="UPDATE",to="EXCLUSIVE",code="LOCK_UNAVAILABLE"}"#,
+            1,
+        ),
         (r#"dlm_mode_changes_total{class="order",from="UPDATE",to="EXCLUSIVE"}"#, 1),
         (r#"dlm_mode_changes_total{class="order",from="EXCLUSIVE",to="SHARED"}"#, 1),
         // A change of mode is no release.
@@ -153,7 +160,7 @@ fn a_page_has_the_modes_in_which_locks_were_used_and_counts_their_changes() {
         (r#"dlm_hold_seconds_count{class="order",mode="UPDATE"}"#, 1),
         (r#"dlm_hold_seconds_count{class="order",mode="EXCLUSIVE"}"#, 1),
         (r#"dlm_lost_total{class="order",mode="SHARED",reason="EXPIRED"}"#, 0),
-        (r#"dlm_leases_held{class="order"}"#, 0),
+        (r#"dlm_leases_held{class="order",mode="EXCLUSIVE"}"#, 0),
     ] {
         assert_eq!(found.get(name), Some(&f64::from(value)), "{name}\n{page}");
     }
@@ -206,7 +213,7 @@ fn a_lease_that_is_older_than_the_first_page_is_counted_from_then_on() {
             store.to_renew(|_| Err(Error::InDoubt { what: "planted".into(), source: None }));
         }
         let first = series(&manager.metrics_text());
-        assert_eq!(first[r#"dlm_leases_held{class="leader"}"#], 1.0);
+        assert_eq!(first[r#"dlm_leases_held{class="leader",mode="EXCLUSIVE"}"#], 1.0);
         assert_eq!(
             first[r#"dlm_lost_total{class="leader",mode="EXCLUSIVE",reason="EXPIRED"}"#], 0.0,
             "before it happens"
@@ -217,6 +224,6 @@ fn a_lease_that_is_older_than_the_first_page_is_counted_from_then_on() {
         assert!(is_lost(), "nobody renewed it");
         assert_eq!(count(r#"dlm_at_risk_total{class="leader"}"#), 1.0);
         drop(lease);
-        assert_eq!(count(r#"dlm_leases_held{class="leader"}"#), 0.0);
+        assert_eq!(count(r#"dlm_leases_held{class="leader",mode="EXCLUSIVE"}"#), 0.0);
     });
 }

@@ -7,8 +7,9 @@ use metrics::{Unit, counter, describe_counter, describe_histogram, histogram};
 
 use super::class::{Classes, class_of};
 use super::family::{
-    ACQUIRED, AT_RISK, HANDED_ON, HOLD_SECONDS, IN_DOUBT, LOST, MODE_CHANGES, MetricFamily, MetricKind,
-    RELEASED, RENEWAL_FAILURES, RENEWED, STORE_CALL_SECONDS, STORE_CALLS, UNAVAILABLE, WAIT_SECONDS,
+    ACQUIRED, AT_RISK, HANDED_ON, HOLD_SECONDS, IN_DOUBT, LOST, MODE_CHANGE_FAILURES, MODE_CHANGES,
+    MetricFamily, MetricKind, RELEASED, RENEWAL_FAILURES, RENEWED, STORE_CALL_SECONDS, STORE_CALLS,
+    UNAVAILABLE, WAIT_SECONDS,
 };
 use crate::events::event::{Event, EventSink};
 use crate::names::lock_name::LockName;
@@ -24,7 +25,7 @@ pub struct MetricsSink {
     classes: Classes<()>,
 }
 
-const FAMILIES: [MetricFamily; 14] = [
+const FAMILIES: [MetricFamily; 15] = [
     ACQUIRED,
     UNAVAILABLE,
     WAIT_SECONDS,
@@ -33,6 +34,7 @@ const FAMILIES: [MetricFamily; 14] = [
     AT_RISK,
     LOST,
     MODE_CHANGES,
+    MODE_CHANGE_FAILURES,
     RELEASED,
     HANDED_ON,
     HOLD_SECONDS,
@@ -129,6 +131,15 @@ impl EventSink for MetricsSink {
                 counter!(name, "class" => class, "from" => from.name(), "to" => to.name()).increment(1);
                 self.time(HOLD_SECONDS, lock, *from, *held);
                 // Fewer rights are not waited for.
+                if *to == Mode::Exclusive {
+                    self.time(WAIT_SECONDS, lock, *to, *waited);
+                }
+            }
+            Event::ModeNotChanged { lock, from, to, code, waited } => {
+                let (class, name) = (self.class(lock), MODE_CHANGE_FAILURES.name);
+                let (from, code) = (from.name(), code.name());
+                counter!(name, "class" => class, "from" => from, "to" => to.name(), "code" => code)
+                    .increment(1);
                 if *to == Mode::Exclusive {
                     self.time(WAIT_SECONDS, lock, *to, *waited);
                 }

@@ -49,7 +49,7 @@ pub(crate) const ACQUIRED: MetricFamily = counter("dlm_acquired_total", "Locks g
 pub(crate) const UNAVAILABLE: MetricFamily =
     counter("dlm_unavailable_total", "Acquisitions that ended without the lock, by the code of the error.");
 pub(crate) const WAIT_SECONDS: MetricFamily =
-    histogram("dlm_wait_seconds", "How long acquisitions, granted or not, and upgrades waited.", WAITS);
+    histogram("dlm_wait_seconds", "How long acquisitions and upgrades waited, granted or not.", WAITS);
 pub(crate) const RENEWED: MetricFamily = counter("dlm_renewed_total", "Renewals of leases.");
 pub(crate) const RENEWAL_FAILURES: MetricFamily =
     counter("dlm_renewal_failures_total", "Renewals that failed and left the lease as it was.");
@@ -59,6 +59,10 @@ pub(crate) const LOST: MetricFamily =
     counter("dlm_lost_total", "Leases that ended although they were not released, by the reason.");
 pub(crate) const MODE_CHANGES: MetricFamily =
     counter("dlm_mode_changes_total", "Leases that went on in another mode.");
+pub(crate) const MODE_CHANGE_FAILURES: MetricFamily = counter(
+    "dlm_mode_change_failures_total",
+    "Leases that did not get another mode, by the code of the error.",
+);
 pub(crate) const RELEASED: MetricFamily = counter("dlm_released_total", "Leases that were released.");
 pub(crate) const HANDED_ON: MetricFamily =
     counter("dlm_handed_on_total", "Leases that were turned into tokens and stay held.");

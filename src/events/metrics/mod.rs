@@ -21,8 +21,8 @@ pub use self::facade::MetricsSink;
 pub(crate) use self::family::MetricFamily;
 use self::family::{
     ACQUIRED, AT_RISK, BUILD_INFO, HANDED_ON, HOLD_SECONDS, IN_DOUBT, LEASES_HELD, LONGEST_HOLD_SECONDS,
-    LONGEST_WAIT_SECONDS, LOST, MODE_CHANGES, RELEASED, RENEWAL_FAILURES, RENEWED, STORE_CALL_SECONDS,
-    STORE_CALLS, THREADS_WAITING, UNAVAILABLE, WAIT_SECONDS,
+    LONGEST_WAIT_SECONDS, LOST, MODE_CHANGE_FAILURES, MODE_CHANGES, RELEASED, RENEWAL_FAILURES, RENEWED,
+    STORE_CALL_SECONDS, STORE_CALLS, THREADS_WAITING, UNAVAILABLE, WAIT_SECONDS,
 };
 use self::histogram::{Histogram, counters};
 use self::page::Page;
@@ -39,7 +39,7 @@ struct ClassCounts {
     /// One for each of [`Mode::ALL`].
     modes: [ModeCounts; Mode::ALL.len()],
     /// The changes from each mode to each mode.
-    mode_changes: [[AtomicU64; Mode::ALL.len()]; Mode::ALL.len()],
+    mode_changes: [[ChangeCounts; Mode::ALL.len()]; Mode::ALL.len()],
     renewed: AtomicU64,
     renewal_failures: PerCode,
     at_risk: AtomicU64,
@@ -56,6 +56,13 @@ struct ModeCounts {
     released: AtomicU64,
     waits: Histogram,
     holds: Histogram,
+}
+
+/// Changes from one mode to another.
+#[derive(Debug)]
+struct ChangeCounts {
+    made: AtomicU64,
+    failed: PerCode,
 }
 
 /// Outcomes of one kind of call to the store.
@@ -103,7 +110,7 @@ impl ClassCounts {
     fn new() -> ClassCounts {
         ClassCounts {
             modes: Mode::ALL.map(|_| ModeCounts::new()),
-            mode_changes: Mode::ALL.map(|_| Mode::ALL.map(|_| AtomicU64::new(0))),
+            mode_changes: Mode::ALL.map(|_| Mode::ALL.map(|_| ChangeCounts::new())),
             renewed: AtomicU64::new(0),
             renewal_failures: PerCode::new(),
             at_risk: AtomicU64::new(0),
@@ -146,6 +153,12 @@ fn index(mode: Mode) -> usize {
     Mode::ALL.iter().position(|it| *it == mode).unwrap_or_default()
 }
 
+impl ChangeCounts {
+    fn new() -> ChangeCounts {
+        ChangeCounts { made: AtomicU64::new(0), failed: PerCode::new() }
+    }
+}
+
 impl CallCounts {
     fn new() -> CallCounts {
         CallCounts {
@@ -161,12 +174,28 @@ impl CallCounts {
 /// What is true of the locks of one class when a page is made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ClassGauges {
-    pub(crate) held: u64,
+    /// By the mode, as in [`Mode::ALL`].
+    pub(crate) holds: [HoldGauges; Mode::ALL.len()],
     pub(crate) waiting: u64,
-    /// Age of the oldest lease that is held.
-    pub(crate) longest_hold: Duration,
     /// How long the first waiter has waited.
     pub(crate) longest_wait: Duration,
+}
+
+/// What is true of the leases of one class and mode.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct HoldGauges {
+    held: u64,
+    /// Age of the oldest lease that is held.
+    longest: Duration,
+}
+
+impl ClassGauges {
+    /// One lease, held for so long.
+    pub(crate) fn of_lease(mode: Mode, longest: Duration) -> ClassGauges {
+        let mut gauges = ClassGauges::default();
+        gauges.holds[index(mode)] = HoldGauges { held: 1, longest };
+        gauges
+    }
 }
 
 /// The counters and histograms of one manager.
@@ -191,9 +220,11 @@ impl Metrics {
         let mut now = BTreeMap::<String, ClassGauges>::new();
         for (name, gauge) in gauges {
             let sum = now.entry(self.classes.with(class_of(name), |class, _| class.to_owned())).or_default();
-            sum.held += gauge.held;
+            for (sum, gauge) in sum.holds.iter_mut().zip(gauge.holds) {
+                sum.held += gauge.held;
+                sum.longest = sum.longest.max(gauge.longest);
+            }
             sum.waiting += gauge.waiting;
-            sum.longest_hold = sum.longest_hold.max(gauge.longest_hold);
             sum.longest_wait = sum.longest_wait.max(gauge.longest_wait);
         }
         let mut page = Page::new();
@@ -215,11 +246,15 @@ impl Metrics {
                 page.histogram(&HOLD_SECONDS, &labels, &of_mode.holds);
             }
             for (from, counts) in Mode::ALL.iter().zip(&counts.mode_changes) {
-                for (to, count) in Mode::ALL.iter().zip(counts) {
-                    let count = count.load(Relaxed);
-                    if count > 0 {
-                        let labels = [("class", class.as_str()), ("from", from.name()), ("to", to.name())];
-                        page.count(&MODE_CHANGES, &labels, count);
+                for (to, counts) in Mode::ALL.iter().zip(counts) {
+                    let labels = [("class", class.as_str()), ("from", from.name()), ("to", to.name())];
+                    let made = counts.made.load(Relaxed);
+                    if made > 0 {
+                        page.count(&MODE_CHANGES, &labels, made);
+                    }
+                    for (code, count) in counts.failed.shown(&[]) {
+                        let labels = [labels[0], labels[1], labels[2], ("code", code.name())];
+                        page.count(&MODE_CHANGE_FAILURES, &labels, count);
                     }
                 }
             }
@@ -238,9 +273,15 @@ impl Metrics {
                 }
             }
             let now = now.get(class[0].1).copied().unwrap_or_default();
-            page.count(&LEASES_HELD, &class, now.held);
+            for (mode, of_mode) in Mode::ALL.into_iter().zip(now.holds) {
+                if mode == Mode::Exclusive || of_mode != HoldGauges::default() || counts.mode(mode).are_used()
+                {
+                    let labels = with("mode", mode.name());
+                    page.count(&LEASES_HELD, &labels, of_mode.held);
+                    page.seconds(&LONGEST_HOLD_SECONDS, &labels, of_mode.longest);
+                }
+            }
             page.count(&THREADS_WAITING, &class, now.waiting);
-            page.seconds(&LONGEST_HOLD_SECONDS, &class, now.longest_hold);
             page.seconds(&LONGEST_WAIT_SECONDS, &class, now.longest_wait);
         }
         for (call, counts) in StoreCall::ALL.iter().zip(&self.calls) {
@@ -304,8 +345,14 @@ impl EventSink for Metrics {
                 add(&class.handed_on);
                 class.mode(*mode).holds.add(*held);
             }),
+            Event::ModeNotChanged { lock, from, to, code, waited } => self.of(lock, |class| {
+                class.mode_changes[index(*from)][index(*to)].failed.add(*code);
+                if *to == Mode::Exclusive {
+                    class.mode(*to).waits.add(*waited);
+                }
+            }),
             Event::ModeChanged { lock, from, to, waited, held, .. } => self.of(lock, |class| {
-                add(&class.mode_changes[index(*from)][index(*to)]);
+                add(&class.mode_changes[index(*from)][index(*to)].made);
                 class.mode(*from).holds.add(*held);
                 // Fewer rights are not waited for.
                 if *to == Mode::Exclusive {
