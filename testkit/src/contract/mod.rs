@@ -407,6 +407,7 @@ macro_rules! modes_contract {
             a_refusal_says_in_which_mode_the_lock_is_held_and_if_this_process_holds_it,
             a_writer_waits_for_all_readers_and_readers_wait_for_a_writer,
             threads_of_one_manager_are_readers_and_writers_like_any_others,
+            readers_that_come_and_go_never_keep_each_other_out,
             a_waiting_writer_keeps_new_readers_out_until_it_has_had_its_turn,
             a_writer_that_gives_up_lets_readers_in,
             a_reader_that_a_writer_keeps_out_for_long_takes_its_turn,

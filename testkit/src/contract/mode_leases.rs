@@ -140,6 +140,22 @@ pub fn threads_of_one_manager_are_readers_and_writers_like_any_others(site: &Sit
     assert!(leases.iter().all(|lease| lease.check().is_ok() && lease.epoch() == leases[0].epoch()));
 }
 
+/// The first one begins an epoch and the last one ends it, so what each finds changes all the time.
+pub fn readers_that_come_and_go_never_keep_each_other_out(site: &Site) {
+    let readers = [0; 3].map(|_| {
+        let lock = lock(site);
+        spawn("reader", move || {
+            for _ in 0..150 {
+                assert!(lock.shared().acquire().unwrap().release().unwrap());
+            }
+        })
+    });
+    for reader in readers {
+        reader.join().unwrap();
+    }
+    assert!(lock(site).acquire().unwrap().release().unwrap());
+}
+
 pub fn a_waiting_writer_keeps_new_readers_out_until_it_has_had_its_turn(site: &Site) {
     let [ours, theirs, others] = [lock(site), lock(site), lock(site)];
     let reader = ours.shared().acquire().unwrap();

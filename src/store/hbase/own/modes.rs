@@ -20,7 +20,9 @@ use crate::store::hbase::locks::LAZY_RELEASE_TTL;
 use crate::store::hbase::own_store::{LockRowChange, LockRowChanged, LockRowStep, NumberTest};
 use crate::store::hbase::row_hints::{BaseSeen, RowHint};
 use crate::store::hbase::row_keys::lock_row;
-use crate::store::remote::{ChangeMode, Join, ModeRegister, NotChanged, Record, Reply, Settled, StoredHolds};
+use crate::store::remote::{
+    ChangeMode, Found, Join, ModeRegister, NotChanged, Record, Reply, Settled, StoredHolds,
+};
 use crate::store::{INTENT_MAX, Intent, IntentId};
 
 /// Most processes whose waits are remembered. Then those that were not announced again lately are forgotten.
@@ -96,10 +98,11 @@ impl HbaseOwnStore {
         let mut steps = match hint {
             Some(hint) => guesses(hint, join, place),
             None => match requests::join(&self.read_row(row, by)?, join, place, draw) {
-                Ok(step) => vec![step],
+                Ok(steps) => steps,
                 Err(holder) => return Ok(Settled::No(*holder)),
             },
         };
+        let mut seen = None;
         for _ in 0..TRIES {
             let sent = steps.iter().map(|step| step.step.clone()).collect();
             let read = match self.make(row, sent, 1, by)? {
@@ -116,11 +119,13 @@ impl HbaseOwnStore {
                 return Ok(Settled::Yes(stored.clone()));
             }
             steps = match requests::join(&read, join, place, draw) {
-                Ok(step) => vec![step],
+                Ok(steps) => steps,
                 Err(holder) => return Ok(Settled::No(*holder)),
             };
+            seen = read.stored.holds.first().map(Found::holder).or(seen);
         }
-        Err(self.contended(join.name))
+        // Others have come and gone in between each time. Who waits asks again later.
+        Ok(Settled::No(seen.unwrap_or_else(|| Holder::unknown().with_mode(Mode::Shared))))
     }
 
     fn contended(&self, name: &LockName) -> Error {

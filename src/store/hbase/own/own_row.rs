@@ -6,7 +6,8 @@
 //! | `L` | the record of an exclusive hold, the base of the others, or empty | the lease, or the longest of the leases |
 //! | `i` and 8 bytes of its id | a process that waits exclusively: see [`IntentCell`] | 3 s at most |
 //! | `r` | one byte: a turn of the readers lasts | 3 s at most |
-//! | `s` and one byte, the place | a hold of another mode, or that the place is free | the lease |
+//! | `s` and one byte, the place | a hold of another mode | the lease |
+//! | | or that the place is free | 30 days |
 //!
 //! * **Base**: while there are other holds, `L` has a record with the row's number, a constant token and the longest TTL of all
 //!   holds of that number. Versions without modes take it for a holder. A hold counts only beside the base of its own number.
@@ -40,6 +41,8 @@ pub(super) const TURN_LASTS: &[u8] = &[1];
 
 /// The first byte of the value of a free place. Records begin with a higher byte.
 pub(in crate::store::hbase) const FREE_PLACE: u8 = 1;
+/// So many free places are enough for the processes that choose one at one time.
+const MANY_FREE: usize = 16;
 /// The first byte of the value of an intent.
 const WAITS: u8 = 1;
 /// The token of a base. It is no secret: nobody's lease has it.
@@ -216,8 +219,9 @@ impl OwnRow {
         }
     }
 
-    /// Returns a place for a new record, and the TTL that the record needs there at least: `preferred` if it needs no longer one,
-    /// so that rows do not fill with free places. `draw` chooses among equals. `None` if all places are taken.
+    /// Returns a place for a new record, and the TTL that the record needs there at least: `preferred` if it needs no longer one.
+    /// `draw` chooses among equals: among free places if there are [`MANY_FREE`], so that rows do not fill with them, or else among
+    /// unused ones, so that processes rarely choose the same one. `None` if all places are taken.
     pub(super) fn free_place(
         &self,
         ttl: Duration,
@@ -234,6 +238,11 @@ impl OwnRow {
             preferred.filter(|it| !taken(*it) && covers(*it).is_none_or(|covers| covers <= ttl))
         {
             return Some((place, ttl));
+        }
+        let fits = |(place, covers): &&(u8, Duration)| !taken(*place) && *covers <= ttl;
+        let free: Vec<u8> = self.free.iter().filter(fits).map(|(place, _)| *place).collect();
+        if free.len() >= MANY_FREE {
+            return Some((free[draw(free.len())], ttl));
         }
         let absent: Vec<u8> = (0..=u8::MAX).filter(|it| !taken(*it) && covers(*it).is_none()).collect();
         if !absent.is_empty() {
@@ -408,6 +417,20 @@ mod tests {
         }
         assert_eq!(covered(b""), None);
         assert_eq!(covered(record(Mode::Shared, 3, NUMBER).as_bytes()), None);
+    }
+
+    #[test]
+    fn rows_do_not_fill_with_free_places() {
+        let free = |count: usize| {
+            let cells: Vec<_> = (0..count as u8).map(|at| (place(at), free_place(TTL))).collect();
+            let beside: Vec<_> = cells.iter().map(|(at, value)| (at.as_slice(), value.as_slice())).collect();
+            beside_base(&beside)
+        };
+        let last = |count: usize| count - 1;
+        assert_eq!(free(MANY_FREE - 1).free_place(TTL, None, last), Some((u8::MAX, TTL)), "an unused one");
+        assert_eq!(free(MANY_FREE).free_place(TTL, None, last), Some((MANY_FREE as u8 - 1, TTL)));
+        let shorter = TTL - Duration::from_millis(1);
+        assert_eq!(free(MANY_FREE).free_place(shorter, None, last), Some((u8::MAX, shorter)));
     }
 
     #[test]

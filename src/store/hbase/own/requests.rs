@@ -79,8 +79,10 @@ fn put_base((number, ttl): BaseSeen) -> LockCellWrite {
     put_record(&base(number, ttl))
 }
 
+/// The cell lasts for long, because it stops HBase: behind a cell whose time is over it reads all those below one by one, which
+/// were over long before. One process leaves millions of them between two flushes.
 fn leave(record: &Record) -> LockCellWrite {
-    put(column(record), &free_place(record.ttl()), record.ttl())
+    put(column(record), &free_place(record.ttl()), FENCE_TTL)
 }
 
 /// Ends an intent. An empty cell covers it for as long as it may last.
@@ -192,14 +194,14 @@ impl NewMember<'_> {
     }
 }
 
-/// Returns the change that adds a hold to the row that was read, or what stands in its way. `draw` chooses a place if
+/// Returns the changes that may add a hold to the row that was read, or what stands in its way. `draw` chooses a place if
 /// the preferred one is not free.
 pub(super) fn join(
     row: &OwnRow,
     join: &Join<'_>,
     preferred: Option<u8>,
     draw: impl Fn(usize) -> usize,
-) -> Result<HoldStep, Box<Holder>> {
+) -> Result<Vec<HoldStep>, Box<Holder>> {
     let (mode, ttl) = (join.record.mode(), join.record.ttl());
     if let Some(holder) = row.stored.blocker(mode, join.nested_in, join.turn.is_some()) {
         return Err(holder.into());
@@ -222,10 +224,11 @@ pub(super) fn join(
         NewMember { record: join.record, place: free, turn, passing: &passing, leftovers: &row.leftovers };
     let next = row.number.map_or(join.least, |last| join.least.max(last.saturating_add(1)));
     Ok(match (&row.base, row.number, &row.outlived) {
-        (Some(base), Some(number), _) => new.joins((number, base.ttl())),
-        (_, Some(last), Some(outlived)) => new.begins_over(outlived, last, next),
-        (_, Some(_), None) => new.begins(next),
-        (_, None, _) => new.begins_first(next),
+        // The last of the holds may have left since. Between readers who come and go all the time, one of the two is right.
+        (Some(base), Some(number), _) => vec![new.joins((number, base.ttl())), new.begins(next)],
+        (_, Some(last), Some(outlived)) => vec![new.begins_over(outlived, last, next)],
+        (_, Some(_), None) => vec![new.begins(next)],
+        (_, None, _) => vec![new.begins_first(next)],
     })
 }
 

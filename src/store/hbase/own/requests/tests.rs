@@ -392,7 +392,7 @@ fn a_renewal_needs_its_record_its_number_and_the_base_as_it_was_seen() {
 fn the_last_hold_to_go_frees_the_lock_and_no_other_does() {
     let stored = shared(3);
     let [alone, beside] = release(&stored, LAST).try_into().unwrap();
-    let free = (place(3), free_place(LONG), LONG);
+    let free = (place(3), free_place(LONG), FENCE_TTL);
     assert_eq!(puts(&alone), [(LOCK.to_vec(), vec![], FENCE_TTL), free.clone()]);
     assert_eq!(puts(&beside), [free]);
     assert_eq!((alone.number, beside.number), (LAST, LAST));
@@ -465,7 +465,7 @@ fn an_updater_becomes_exclusive_where_nobody_else_is_and_ends_its_wait() {
     let written = asked(Mode::Exclusive).placed(Mode::Exclusive, 0).numbered(NEXT);
     let expected = [
         (LOCK.to_vec(), written.as_bytes().to_vec(), SHORT),
-        (place(3), free_place(LONG), LONG),
+        (place(3), free_place(LONG), FENCE_TTL),
         (INTENT.to_vec(), vec![], INTENT_MAX),
     ];
     assert_eq!((step.step.number, puts(&step.step)), (NEXT, expected.to_vec()));
@@ -525,14 +525,17 @@ fn a_probe_is_refused_beside_any_cell_of_a_hold() {
     check(&step, &row(LAST, []), &harmless(), &all(&[&refused, &unknown()]));
 }
 
-/// The guess of `modes.rs` sends both in one request.
+/// The guess of `modes.rs` sends both in one request, and so does who has read the row.
 #[test]
 fn of_a_guess_and_of_a_release_one_step_is_made_at_most() {
     let record = asked(Mode::Shared);
     let new = new(&record, &Passing::None);
     let guess = vec![new.joins((LAST, LONG)).step, new.begins(NEXT).step];
     let stored = shared(3);
+    let read = joins_of(&held_by(&[&stored]), &record, None).unwrap();
+    let read = read.into_iter().map(|step| step.step).collect();
     let cases = [
+        (read, vec![held_by(&[&stored]), row(LAST, [(LOCK.to_vec(), FREE.to_vec())])]),
         (guess, vec![held_by(&[&stored]), row(LAST, [(LOCK.to_vec(), FREE.to_vec())])]),
         (release(&stored, LAST), vec![held_by(&[&stored]), held_by(&[&stored, &shared(4)])]),
     ];
@@ -552,6 +555,10 @@ fn of_a_guess_and_of_a_release_one_step_is_made_at_most() {
 }
 
 fn join_of(row: &Row, record: &Record, nested_in: Option<&Record>) -> Result<HoldStep, Box<Holder>> {
+    joins_of(row, record, nested_in).map(|mut steps| steps.swap_remove(0))
+}
+
+fn joins_of(row: &Row, record: &Record, nested_in: Option<&Record>) -> Result<Vec<HoldStep>, Box<Holder>> {
     let name = LockName::from_key("XDC#tests#a").unwrap();
     let asked = Join { name: &name, record, least: NEXT + 3, nested_in, turn: None };
     join(&self::read(row), &asked, None, |_| 0)
