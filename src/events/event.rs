@@ -212,8 +212,8 @@ pub enum Event<'a> {
         /// Time for which the lock was held in the mode before.
         held: Duration,
     },
-    /// A lease did not get another mode. It goes on as it was, unless `Lost` was reported before, or `Released` for a change in
-    /// doubt. Not reported for calls that fail before they ask, such as for a change that is not allowed.
+    /// A lease did not get another mode. It goes on as it was. If the change is in doubt, it has ended with `Released` before.
+    /// Not reported for a change that is not allowed, nor for one of a lease that is over.
     #[non_exhaustive]
     ModeNotChanged {
         /// The lock.

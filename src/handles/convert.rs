@@ -87,10 +87,10 @@ impl Lease {
         leased(&self.session, change)
     }
 
-    /// Reports a change that was asked for and not made.
+    /// Reports a change that was not made. The end of a lease has an event of its own.
     fn not_changed(&self, to: Mode, code: Code, waited: Duration) {
-        let is_allowed = !matches!(code, Code::InvalidArgument | Code::UnsupportedConversion);
-        if is_allowed && self.session.events.are_open() {
+        let is_none = matches!(code, Code::InvalidArgument | Code::UnsupportedConversion | Code::LeaseLost);
+        if !is_none && self.session.events.are_open() {
             let (lock, from) = (self.lock.name(), self.lock.mode());
             self.session.events.report(&Event::ModeNotChanged { lock, from, to, code, waited });
         }

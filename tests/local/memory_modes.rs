@@ -263,6 +263,11 @@ fn a_change_of_mode_is_one_event_and_neither_a_release_nor_an_acquisition() {
     assert_eq!(code(reading.renew()), Code::ConnectionError);
     store.to_renew(|_| Ok(None));
     assert_eq!(code(reading.renew()), Code::LeaseLost);
+    assert_eq!(
+        code(writing.downgrade(Mode::Shared)),
+        Code::LeaseLost,
+        "it is over, and so its change is no event"
+    );
     drop((update, writing, reading));
     let expected =
         ["UPDATE to EXCLUSIVE", "EXCLUSIVE to SHARED", "renewal failed SHARED", "lost SHARED: TAKEN_OVER"];

@@ -185,19 +185,19 @@ impl<T> TimedMutex<T> {
     /// Returns `None` if it stayed locked for `time`. Tries at least once.
     pub(crate) fn try_lock_for(&self, time: Duration) -> Option<TimedGuard<'_, T>> {
         let mut turns = self.turns.lock();
+        if turns.is_taken && time.is_zero() {
+            return None;
+        }
+        let deadline = if turns.is_taken { instant().checked_add(time) } else { None };
         let mut looks = 0;
         // Behind threads that sleep it has no chance soon.
-        while turns.is_taken && turns.waiting == 0 && looks < EAGER_LOOKS && !time.is_zero() {
+        while turns.is_taken && turns.waiting == 0 && looks < EAGER_LOOKS {
             drop(turns);
             thread::yield_now();
             looks += 1;
             turns = self.turns.lock();
         }
         if turns.is_taken {
-            if time.is_zero() {
-                return None;
-            }
-            let deadline = instant().checked_add(time);
             turns.waiting += 1;
             let has_turn = loop {
                 let timed_out = match deadline {

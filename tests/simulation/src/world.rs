@@ -243,10 +243,9 @@ impl World {
         let mut times = steps.map(|(at, _)| at.as_nanos() as u64);
         let overlap = match violation.rule {
             Rule::Exclusion | Rule::NoOverlap => true,
-            // A check that succeeds after the next grant.
-            Rule::LeaseEnds => violation.events.len() == 3,
-            // A release without a reply. As the lease is not over by its holder's clock, it is what freed the lock.
-            Rule::NoStaleRelease => violation.events.len() == 3,
+            // A check that succeeds after the next grant, or a release without a reply: as the lease is not over by its holder's
+            // clock, the holder concludes that it has freed the lock.
+            Rule::LeaseEnds | Rule::NoStaleRelease => violation.events.len() == 3,
             _ => false,
         };
         overlap && times.any(|time| (called..=returned).contains(&time))
