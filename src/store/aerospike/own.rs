@@ -26,6 +26,7 @@ mod modes;
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::conditions::Packed;
 use super::client::{
     BinOperation, BinValue, Client, OwnLease, RecordExistsAction, Sign, When, Write, Written,
 };
@@ -76,6 +77,7 @@ pub(crate) struct AerospikeOwnStore {
     check: NamespaceCheck,
     /// Whether this is the part of the layout `both`: see [`both`](super::both).
     beside_java: bool,
+    packed: Packed,
     counters: LiveCounters,
     latches: AerospikeLatches,
 }
@@ -104,7 +106,16 @@ impl AerospikeOwnStore {
     ) -> AerospikeOwnStore {
         let latches = AerospikeLatches::new(Arc::clone(&client), &suffix);
         let (check, counters) = (NamespaceCheck::default(), LiveCounters::default());
-        AerospikeOwnStore { client, suffix, slack, check, beside_java, counters, latches }
+        AerospikeOwnStore {
+            client,
+            suffix,
+            slack,
+            check,
+            beside_java,
+            packed: Packed::new(),
+            counters,
+            latches,
+        }
     }
 
     fn checked(&self, by: Deadline) -> Result<Checked> {
@@ -185,7 +196,7 @@ impl AerospikeOwnStore {
         let key = conditions::key(record.mode(), &record.token());
         let steps = [
             BinOperation::Compute(HOLDS, conditions::holds_without(&key)),
-            BinOperation::Compute(LASTS_MS, conditions::lasts_for_all()),
+            BinOperation::Compute(LASTS_MS, self.packed.lasts_for_all.clone()),
         ];
         let when = When::Meets(conditions::is_held(&key));
         self.change(record_key, RecordExistsAction::UpdateOnly, when, &steps, by)

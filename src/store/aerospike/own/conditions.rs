@@ -27,38 +27,74 @@ pub(super) enum IntentRule {
     Passed,
 }
 
-/// The condition of a new hold.
-pub(super) fn may_join(mode: Mode, intents: &IntentRule, nested_in: Option<Expr>) -> Expr {
+/// Expressions that are the same in each request, packed once.
+#[derive(Debug)]
+pub(super) struct Packed {
+    /// The conditions of new shared and new update holds for which no intents were read.
+    joins: [Expr; 2],
+    /// [`lasts_for_all`].
+    pub(super) lasts_for_all: Expr,
+    /// The time in [`WAITS`] before the token of a member is written. What was announced while there was no member could not be
+    /// noted.
+    pub(super) waits_of_first: Expr,
+}
+
+impl Packed {
+    pub(super) fn new() -> Packed {
+        let is_first = Expr::all(&[&Expr::has_bin(TOKEN), &is_base()]);
+        Packed {
+            joins: [Mode::Shared, Mode::Update]
+                .map(|mode| condition_of_join(mode, &IntentRule::NotRead, None)),
+            lasts_for_all: lasts_for_all(),
+            waits_of_first: is_first.choose(&number_or(WAITS, 0), &not_before(WAITS, intent_max_ms())),
+        }
+    }
+
+    /// The condition of a new hold.
+    pub(super) fn may_join(&self, mode: Mode, intents: &IntentRule, nested_in: Option<&Expr>) -> Expr {
+        let [shared, update] = &self.joins;
+        match (mode, intents, nested_in) {
+            (Mode::Shared, IntentRule::NotRead, None) => shared.clone(),
+            (Mode::Update, IntentRule::NotRead, _) => update.clone(),
+            _ => condition_of_join(mode, intents, nested_in),
+        }
+    }
+}
+
+/// The condition of a new hold. Only a shared one may be nested.
+fn condition_of_join(mode: Mode, intents: &IntentRule, nested_in: Option<&Expr>) -> Expr {
     let compatible_end = if mode == Mode::Shared { KNOWN_END } else { SHARED_END };
-    let others = alive();
+    let others = Expr::named("c");
     let fits = Expr::all(&[
-        others.is_below(&Expr::int(HOLDS_MAX as i64)),
+        &others.is_below(&Expr::int(HOLDS_MAX as i64)),
         // The base lasts as long as the last of them. If none is there, it is that of a kind without an entry.
-        others.is_above(&Expr::int(0)),
+        &others.is_above(&Expr::int(0)),
         // So each other hold is of a kind that this mode goes beside, and of a kind that this version knows.
-        others.is(&alive_between(FIRST, compatible_end)),
+        &others.is(&alive_between(FIRST, compatible_end)),
     ]);
-    let is_open = Expr::any(&[is_free(), Expr::all(&[is_base(), fits])]);
-    let passes = match intents {
-        IntentRule::Passed => None,
+    let fits = fits.with(&[("c", alive())]);
+    let is_open = Expr::any(&[&is_free(), &Expr::all(&[&is_base(), &fits])]);
+    let own = Expr::has_bin(LASTS_MS);
+    with_holds(match intents {
+        IntentRule::Passed => Expr::all(&[&own, &is_open]),
         IntentRule::Read { token, waits, .. } => {
+            let same_token = Expr::bytes_bin(TOKEN).is(&Expr::bytes(token));
             let same_waits = match waits {
                 Some(waits) => Expr::int_bin(WAITS).is(&Expr::int(*waits)),
                 None => Expr::lacks_bin(WAITS),
             };
-            Some(Expr::all(&[Expr::bytes_bin(TOKEN).is(&Expr::bytes(token)), same_waits]))
+            Expr::all(&[&own, &is_open, &same_token, &same_waits])
         }
         IntentRule::NotRead => {
             let is_over = number_or(WAITS, 0).is_below(&now());
             let is_turn = number_or(TURN, 0).is_at_least(&now());
-            let nested = nested_in.filter(|_| mode == Mode::Shared).map(|outer| lives(&outer));
-            let reasons: Vec<_> = [is_over, is_turn].into_iter().chain(nested).collect();
-            Some(Expr::all(&[is_base(), Expr::any(&reasons)]))
+            let passes = match nested_in.filter(|_| mode == Mode::Shared) {
+                Some(outer) => Expr::any(&[&is_over, &is_turn, &lives(outer)]),
+                None => Expr::any(&[&is_over, &is_turn]),
+            };
+            Expr::all(&[&own, &is_open, &is_base(), &passes])
         }
-    };
-    let own = Expr::has_bin(LASTS_MS);
-    let conditions: Vec<_> = [own, is_open].into_iter().chain(passes).collect();
-    with_holds(Expr::all(&conditions))
+    })
 }
 
 /// The condition of a change of one hold.
@@ -68,17 +104,17 @@ pub(super) fn is_held(key: &Expr) -> Expr {
 
 /// The condition of an upgrade: nobody else holds the lock.
 pub(super) fn is_held_alone(key: &Expr) -> Expr {
-    with_holds(Expr::all(&[lives(key), alive().is(&Expr::int(1))]))
+    with_holds(Expr::all(&[&lives(key), &alive().is(&Expr::int(1))]))
 }
 
 /// The condition of the first number that is told: the hold lives, and the fence is negative.
 pub(super) fn is_held_unnumbered(key: &Expr) -> Expr {
-    with_holds(Expr::all(&[lives(key), Expr::int_bin(FENCE).is_below(&Expr::int(0))]))
+    with_holds(Expr::all(&[&lives(key), &Expr::int_bin(FENCE).is_below(&Expr::int(0))]))
 }
 
 /// The condition of a note that processes wait: no exclusive hold lives, whose end the write would move.
 pub(super) fn may_be_noted() -> Expr {
-    Expr::all(&[Expr::has_bin(LASTS_MS), Expr::any(&[is_free(), is_base()])])
+    Expr::all(&[&Expr::has_bin(LASTS_MS), &Expr::any(&[&is_free(), &is_base()])])
 }
 
 /// The number for a new hold: that of the others, or the next one if there are none.
@@ -141,13 +177,6 @@ pub(super) fn not_before(bin: &str, lasts_ms: i64) -> Expr {
     number_or(bin, 0).or_if_higher(&Expr::now().plus(&Expr::int(lasts_ms)))
 }
 
-/// The time in [`WAITS`] before the token of a member is written. What was announced while there was no member could not be
-/// noted.
-pub(super) fn waits_of_first() -> Expr {
-    let is_first = Expr::all(&[Expr::has_bin(TOKEN), is_base()]);
-    is_first.choose(&number_or(WAITS, 0), &not_before(WAITS, intent_max_ms()))
-}
-
 pub(super) fn intent_max_ms() -> i64 {
     INTENT_MAX.as_millis() as i64
 }
@@ -183,8 +212,8 @@ fn lasts_for(map: &Expr) -> Expr {
 /// Names what most expressions here use several times.
 fn with_holds(expression: Expr) -> Expr {
     // Entries beside the token of an exclusive lease are leftovers, and those of a lock that was broken hold nothing.
-    let count =
-        Expr::all(&[Expr::has_bin(HOLDS), is_base(), Expr::int_bin(LASTS_MS).is_at_least(&Expr::int(0))]);
+    let lasts = Expr::int_bin(LASTS_MS).is_at_least(&Expr::int(0));
+    let count = Expr::all(&[&Expr::has_bin(HOLDS), &is_base(), &lasts]);
     let stored = count.choose(&Expr::map_bin(HOLDS), &Expr::empty_map());
     let ended = Expr::list(&[now()]);
     expression.with(&[("h", stored), ("n", Expr::now()), ("e", ended)])
@@ -223,5 +252,5 @@ fn alive_between(from_code: u8, to_code: u8) -> Expr {
 
 fn lives(key: &Expr) -> Expr {
     let end = holds().list_of_key(key).int_at(0);
-    Expr::all(&[holds().has_key(key), end.is_at_least(&now())])
+    Expr::all(&[&holds().has_key(key), &end.is_at_least(&now())])
 }

@@ -90,13 +90,13 @@ impl AerospikeOwnStore {
         let mut intents = if is_turn { IntentRule::Passed } else { IntentRule::NotRead };
         for _ in 0..ROUNDS {
             let nested_in = join.nested_in.map(|outer| conditions::key(outer.mode(), &outer.token()));
-            let when = When::Meets(conditions::may_join(mode, &intents, nested_in));
+            let when = When::Meets(self.packed.may_join(mode, &intents, nested_in.as_ref()));
             let exists = match &intents {
                 // There is no condition for a record that does not exist.
                 IntentRule::NotRead => RecordExistsAction::UpdateOnly,
                 _ => RecordExistsAction::Update,
             };
-            let steps = steps_of_join(join, lasts_ms, sign, &intents);
+            let steps = self.steps_of_join(join, lasts_ms, sign, &intents);
             if let Written::Done(reply) = self.change(key, exists, when, &steps, by)? {
                 if reply.generation == 1 {
                     self.counters.fence_seeded();
@@ -122,6 +122,38 @@ impl AerospikeOwnStore {
         Ok(Settled::No(Holder::unknown()))
     }
 
+    fn steps_of_join(
+        &self,
+        join: &Join<'_>,
+        lasts_ms: i64,
+        sign: Sign,
+        intents: &IntentRule,
+    ) -> Vec<BinOperation<'static>> {
+        let identity = join.record.identity_bytes();
+        let key = conditions::key(join.record.mode(), &join.record.token());
+        let least = join.least.max(1) as i64;
+        // The first two depend on what the token was.
+        let mut steps = vec![
+            BinOperation::Compute(FENCE, conditions::number_of_join(least, sign)),
+            BinOperation::Compute(HOLDS, conditions::holds_with(&key, lasts_ms, identity)),
+        ];
+        if !matches!(intents, IntentRule::NotRead | IntentRule::Read { are_noted: true, .. }) {
+            steps.push(BinOperation::Compute(WAITS, self.packed.waits_of_first.clone()));
+        }
+        if let Some(turn) = join.turn.filter(|turn| !turn.is_zero()) {
+            let turn_ms = turn.min(TURN_MAX).as_millis() as i64;
+            steps.push(BinOperation::Compute(TURN, conditions::turn_of(turn_ms)));
+        }
+        steps.extend([
+            BinOperation::Put(TOKEN, BinValue::Bytes(BASE.to_vec())),
+            BinOperation::Put(WHO, BinValue::Bytes(identity.to_vec())),
+            BinOperation::Put(NAME, BinValue::Text(join.name.key().to_owned())),
+            BinOperation::Compute(LASTS_MS, self.packed.lasts_for_all.clone()),
+            BinOperation::Read(FENCE),
+        ]);
+        steps
+    }
+
     fn try_to_change(&self, change: &ChangeMode<'_>, by: Deadline) -> Result<Settled<Record, NotChanged>> {
         let (from, to, token) = (change.held.mode(), change.record.mode(), change.held.token());
         check_ttl(change.record.ttl())?;
@@ -135,7 +167,7 @@ impl AerospikeOwnStore {
         let put = |token: &[u8]| BinOperation::Put(TOKEN, BinValue::Bytes(token.to_vec()));
         let who = BinOperation::Put(WHO, BinValue::Bytes(identity.to_vec()));
         let read = BinOperation::Read(FENCE);
-        let lasts = BinOperation::Compute(LASTS_MS, conditions::lasts_for_all());
+        let lasts = BinOperation::Compute(LASTS_MS, self.packed.lasts_for_all.clone());
         let (when, steps) = match (from, to) {
             (Mode::Exclusive, _) => {
                 let alone = BinOperation::Compute(HOLDS, conditions::hold_alone(&new, lasts_ms, identity));
@@ -228,37 +260,6 @@ impl AerospikeOwnStore {
             }
         }
     }
-}
-
-fn steps_of_join(
-    join: &Join<'_>,
-    lasts_ms: i64,
-    sign: Sign,
-    intents: &IntentRule,
-) -> Vec<BinOperation<'static>> {
-    let identity = join.record.identity_bytes();
-    let key = conditions::key(join.record.mode(), &join.record.token());
-    let least = join.least.max(1) as i64;
-    // The first two depend on what the token was.
-    let mut steps = vec![
-        BinOperation::Compute(FENCE, conditions::number_of_join(least, sign)),
-        BinOperation::Compute(HOLDS, conditions::holds_with(&key, lasts_ms, identity)),
-    ];
-    if !matches!(intents, IntentRule::NotRead | IntentRule::Read { are_noted: true, .. }) {
-        steps.push(BinOperation::Compute(WAITS, conditions::waits_of_first()));
-    }
-    if let Some(turn) = join.turn.filter(|turn| !turn.is_zero()) {
-        let turn_ms = turn.min(TURN_MAX).as_millis() as i64;
-        steps.push(BinOperation::Compute(TURN, conditions::turn_of(turn_ms)));
-    }
-    steps.extend([
-        BinOperation::Put(TOKEN, BinValue::Bytes(BASE.to_vec())),
-        BinOperation::Put(WHO, BinValue::Bytes(identity.to_vec())),
-        BinOperation::Put(NAME, BinValue::Text(join.name.key().to_owned())),
-        BinOperation::Compute(LASTS_MS, conditions::lasts_for_all()),
-        BinOperation::Read(FENCE),
-    ]);
-    steps
 }
 
 /// Returns the record with the number in this answer, or without one if it must still be raised.

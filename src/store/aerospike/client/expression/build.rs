@@ -35,70 +35,76 @@ const RETURN_VALUE: i64 = 7;
 /// The order of a map that a call creates or changes.
 const KEY_ORDERED: i64 = 1;
 
+/// Most bytes of a number, or of an operator with a type.
+const NUMBER: usize = 9;
+
 impl Expr {
-    fn packed(pack: impl FnOnce(&mut Packer<'_>)) -> Expr {
-        let mut bytes = Vec::new();
+    /// Packs about so many bytes.
+    fn packed(about: usize, pack: impl FnOnce(&mut Packer<'_>)) -> Expr {
+        let mut bytes = Vec::with_capacity(about);
         pack(&mut Packer(&mut bytes));
         Expr(bytes)
     }
 
     fn of(operator: i64, arguments: &[&Expr]) -> Expr {
-        Expr::packed(|packer| {
+        Expr::packed(NUMBER + length(arguments), |packer| {
             packer.operator(operator, arguments.len());
-            arguments.iter().for_each(|argument| packer.0.extend_from_slice(&argument.0));
+            packer.expressions(arguments);
         })
     }
 
     pub(crate) fn int(number: i64) -> Expr {
-        Expr::packed(|packer| packer.int(number))
+        Expr::packed(NUMBER, |packer| packer.int(number))
     }
 
     pub(crate) fn bytes(bytes: &[u8]) -> Expr {
-        Expr::packed(|packer| packer.literal(LITERAL_BLOB, bytes))
+        Expr::packed(NUMBER + bytes.len(), |packer| packer.literal(LITERAL_BLOB, bytes))
     }
 
     pub(crate) fn empty_map() -> Expr {
         Expr(vec![0x80])
     }
 
-    fn empty_list() -> Expr {
-        Expr::packed(|packer| {
+    /// A list is packed as one item after the other that is appended to an empty one, the last of them first.
+    pub(crate) fn list(items: &[Expr]) -> Expr {
+        let about = NUMBER + items.iter().map(|item| NUMBER + item.0.len()).sum::<usize>();
+        Expr::packed(about, |packer| {
+            for item in items.iter().rev() {
+                packer.call(LIST, CDT_MODIFY, 4);
+                packer.int(LIST_APPEND);
+                packer.expression(item);
+                // A plain list without conditions.
+                packer.int(0);
+                packer.int(0);
+            }
             packer.operator(QUOTED, 1);
             packer.array(0);
         })
     }
 
-    pub(crate) fn list(items: &[Expr]) -> Expr {
-        let append = |list: Expr, item: &Expr| {
-            let plain = Expr::int(0);
-            list.call(LIST, CDT_MODIFY, &[&Expr::int(LIST_APPEND), item, &plain, &plain])
-        };
-        items.iter().fold(Expr::empty_list(), append)
-    }
-
     pub(crate) fn int_bin(name: &str) -> Expr {
-        Expr::packed(|packer| packer.bin(INT, name))
+        Expr::packed(NUMBER + name.len(), |packer| packer.bin(INT, name))
     }
 
     pub(crate) fn bytes_bin(name: &str) -> Expr {
-        Expr::packed(|packer| packer.bin(BLOB, name))
+        Expr::packed(NUMBER + name.len(), |packer| packer.bin(BLOB, name))
     }
 
     pub(crate) fn map_bin(name: &str) -> Expr {
-        Expr::packed(|packer| packer.bin(MAP, name))
+        Expr::packed(NUMBER + name.len(), |packer| packer.bin(MAP, name))
     }
 
     pub(crate) fn has_bin(name: &str) -> Expr {
-        Expr::packed(|packer| packer.bin_exists(name))
+        Expr::packed(NUMBER + name.len(), |packer| packer.bin_exists(name))
     }
 
     pub(crate) fn lacks_bin(name: &str) -> Expr {
-        Expr::packed(|packer| packer.condition(&When::Lacks(name)))
+        Expr::packed(NUMBER + name.len(), |packer| packer.condition(&When::Lacks(name)))
     }
 
     /// What [`BinOperation::Climb`](super::super::BinOperation::Climb) writes.
     pub(crate) fn climbed(bin: &str, (by, least): (i64, i64), sign: Sign) -> Expr {
-        Expr::packed(|packer| packer.climbed(bin, (by, least), sign))
+        Expr::packed(8 * NUMBER, |packer| packer.climbed(bin, (by, least), sign))
     }
 
     /// The milliseconds since the record was written, as the server counts them.
@@ -117,12 +123,12 @@ impl Expr {
         Expr::last_update().plus(&Expr::since_update())
     }
 
-    pub(crate) fn all(conditions: &[Expr]) -> Expr {
-        Expr::of(AND, &conditions.iter().collect::<Vec<_>>())
+    pub(crate) fn all(conditions: &[&Expr]) -> Expr {
+        Expr::of(AND, conditions)
     }
 
-    pub(crate) fn any(conditions: &[Expr]) -> Expr {
-        Expr::of(OR, &conditions.iter().collect::<Vec<_>>())
+    pub(crate) fn any(conditions: &[&Expr]) -> Expr {
+        Expr::of(OR, conditions)
     }
 
     pub(crate) fn is(&self, other: &Expr) -> Expr {
@@ -160,19 +166,20 @@ impl Expr {
 
     /// This expression, in which the names stand for the others. Each may use those before it.
     pub(crate) fn with(&self, names: &[(&str, Expr)]) -> Expr {
-        Expr::packed(|packer| {
+        let about = names.iter().map(|(name, value)| NUMBER + name.len() + value.0.len()).sum::<usize>();
+        Expr::packed(NUMBER + about + self.0.len(), |packer| {
             packer.operator(LET, 2 * names.len() + 1);
             for (name, value) in names {
                 packer.text(name);
-                packer.0.extend_from_slice(&value.0);
+                packer.expression(value);
             }
-            packer.0.extend_from_slice(&self.0);
+            packer.expression(self);
         })
     }
 
     /// What a name stands for: see [`with`](Expr::with).
     pub(crate) fn named(name: &str) -> Expr {
-        Expr::packed(|packer| {
+        Expr::packed(NUMBER + name.len(), |packer| {
             packer.operator(VAR, 1);
             packer.text(name);
         })
@@ -181,86 +188,102 @@ impl Expr {
     // ---- This is a map ---------------------------------------------------------------------------------------------
 
     pub(crate) fn map_size(&self) -> Expr {
-        self.call(INT, CDT, &[&Expr::int(MAP_SIZE)])
+        self.read(INT, &[MAP_SIZE], &[])
     }
 
     pub(crate) fn has_key(&self, key: &Expr) -> Expr {
-        let arguments = [&Expr::int(MAP_GET_BY_KEY), &Expr::int(RETURN_COUNT), key];
-        self.call(INT, CDT, &arguments).is(&Expr::int(1))
+        self.read(INT, &[MAP_GET_BY_KEY, RETURN_COUNT], &[key]).is(&Expr::int(1))
     }
 
     /// The value of a key, which is a list.
     pub(crate) fn list_of_key(&self, key: &Expr) -> Expr {
-        self.call(LIST, CDT, &[&Expr::int(MAP_GET_BY_KEY), &Expr::int(RETURN_VALUE), key])
+        self.read(LIST, &[MAP_GET_BY_KEY, RETURN_VALUE], &[key])
     }
 
     /// The highest value, which is a list.
     pub(crate) fn highest_list(&self) -> Expr {
-        self.call(LIST, CDT, &[&Expr::int(MAP_GET_BY_RANK), &Expr::int(RETURN_VALUE), &Expr::int(-1)])
+        self.read(LIST, &[MAP_GET_BY_RANK, RETURN_VALUE, -1], &[])
     }
 
     /// A list of the values whose keys are at least `from` and below `to`.
     pub(crate) fn values_of_keys(&self, from: &Expr, to: &Expr) -> Expr {
-        let get = Expr::int(MAP_GET_BY_KEY_INTERVAL);
-        self.call(LIST, CDT, &[&get, &Expr::int(RETURN_VALUE), from, to])
+        self.read(LIST, &[MAP_GET_BY_KEY_INTERVAL, RETURN_VALUE], &[from, to])
     }
 
     /// How many values are at least `from` and below `to`.
     pub(crate) fn count_of_values(&self, from: &Expr, to: &Expr) -> Expr {
-        let get = Expr::int(MAP_GET_BY_VALUE_INTERVAL);
-        self.call(INT, CDT, &[&get, &Expr::int(RETURN_COUNT), from, to])
+        self.read(INT, &[MAP_GET_BY_VALUE_INTERVAL, RETURN_COUNT], &[from, to])
     }
 
     /// The map without the entries whose values are at least `from` and below `to`.
     pub(crate) fn without_values(&self, from: &Expr, to: &Expr) -> Expr {
-        let remove = Expr::int(MAP_REMOVE_BY_VALUE_INTERVAL);
-        self.call(MAP, CDT_MODIFY, &[&remove, &Expr::int(RETURN_NOTHING), from, to])
+        self.changed(&[MAP_REMOVE_BY_VALUE_INTERVAL, RETURN_NOTHING], &[from, to])
     }
 
     pub(crate) fn with_entry(&self, key: &Expr, value: &Expr) -> Expr {
-        self.call(MAP, CDT_MODIFY, &[&Expr::int(MAP_PUT), key, value, &Expr::int(KEY_ORDERED)])
+        self.changed(&[MAP_PUT], &[key, value, &Expr::int(KEY_ORDERED)])
     }
 
     pub(crate) fn without_key(&self, key: &Expr) -> Expr {
-        let remove = Expr::int(MAP_REMOVE_BY_KEY);
-        self.call(MAP, CDT_MODIFY, &[&remove, &Expr::int(RETURN_NOTHING), key])
+        self.changed(&[MAP_REMOVE_BY_KEY, RETURN_NOTHING], &[key])
     }
 
     // ---- This is a list --------------------------------------------------------------------------------------------
 
     pub(crate) fn list_size(&self) -> Expr {
-        self.call(INT, CDT, &[&Expr::int(LIST_SIZE)])
+        self.read(INT, &[LIST_SIZE], &[])
     }
 
     /// How many items are at least `from` and below `to`.
     pub(crate) fn count_of_items(&self, from: &Expr, to: &Expr) -> Expr {
-        let get = Expr::int(LIST_GET_BY_VALUE_INTERVAL);
-        self.call(INT, CDT, &[&get, &Expr::int(RETURN_COUNT), from, to])
+        self.read(INT, &[LIST_GET_BY_VALUE_INTERVAL, RETURN_COUNT], &[from, to])
     }
 
     pub(crate) fn int_at(&self, index: i64) -> Expr {
-        self.item_at(INT, index)
+        self.read(INT, &[LIST_GET_BY_INDEX, RETURN_VALUE, index], &[])
     }
 
     pub(crate) fn bytes_at(&self, index: i64) -> Expr {
-        self.item_at(BLOB, index)
+        self.read(BLOB, &[LIST_GET_BY_INDEX, RETURN_VALUE, index], &[])
     }
 
-    fn item_at(&self, kind: i64, index: i64) -> Expr {
-        self.call(kind, CDT, &[&Expr::int(LIST_GET_BY_INDEX), &Expr::int(RETURN_VALUE), &Expr::int(index)])
+    /// Calls an operation of this list or map, with a result of type `kind`. Its arguments are numbers and then expressions.
+    fn read(&self, kind: i64, numbers: &[i64], arguments: &[&Expr]) -> Expr {
+        self.called((kind, CDT), numbers, arguments)
     }
 
-    /// Calls an operation of this list or map, with a result of type `kind`.
-    fn call(&self, kind: i64, family: i64, arguments: &[&Expr]) -> Expr {
-        Expr::packed(|packer| {
-            packer.operator(CALL, 4);
-            packer.int(kind);
-            packer.int(family);
-            packer.array(arguments.len());
-            arguments.iter().for_each(|argument| packer.0.extend_from_slice(&argument.0));
-            packer.0.extend_from_slice(&self.0);
+    /// Calls an operation that returns the changed map.
+    fn changed(&self, numbers: &[i64], arguments: &[&Expr]) -> Expr {
+        self.called((MAP, CDT_MODIFY), numbers, arguments)
+    }
+
+    fn called(&self, (kind, family): (i64, i64), numbers: &[i64], arguments: &[&Expr]) -> Expr {
+        let about = (2 + numbers.len()) * NUMBER + length(arguments) + self.0.len();
+        Expr::packed(about, |packer| {
+            packer.call(kind, family, numbers.len() + arguments.len());
+            numbers.iter().for_each(|number| packer.int(*number));
+            packer.expressions(arguments);
+            packer.expression(self);
         })
     }
+}
+
+impl Packer<'_> {
+    /// Begins a call with so many arguments. The list or map comes after them.
+    fn call(&mut self, kind: i64, family: i64, arguments: usize) {
+        self.operator(CALL, 4);
+        self.int(kind);
+        self.int(family);
+        self.array(arguments);
+    }
+
+    fn expressions(&mut self, expressions: &[&Expr]) {
+        expressions.iter().for_each(|expression| self.expression(expression));
+    }
+}
+
+fn length(expressions: &[&Expr]) -> usize {
+    expressions.iter().map(|expression| expression.0.len()).sum()
 }
 
 #[cfg(test)]
@@ -280,7 +303,7 @@ mod tests {
         let (value, count, none) = (MapReturnType::VALUE, MapReturnType::COUNT, MapReturnType::NONE);
         let ordered = MapPolicy::new(MapOrder::KeyOrdered, MapWriteFlags::DEFAULT);
         let last_update = || exp::num_div(vec![exp::last_update(), exp::int_val(1_000_000)]);
-        let append = |list| lists::append(ListPolicy::default(), one_(), list, &[]);
+        let append = |list, item| lists::append(ListPolicy::default(), item, list, &[]);
         for (ours, expected) in [
             (Expr::now(), exp::num_add(vec![last_update(), exp::since_update()])),
             (Expr::bytes(&[7; 40]), exp::blob_val(vec![7; 40])),
@@ -292,8 +315,8 @@ mod tests {
             (one.is_below(&two), exp::lt(one_(), two_())),
             (one.minus(&two), exp::num_sub(vec![one_(), two_()])),
             (one.or_if_higher(&two), exp::max(vec![one_(), two_()])),
-            (Expr::all(&[one.is(&two)]), exp::and(vec![exp::eq(one_(), two_())])),
-            (Expr::any(&[one.is(&two)]), exp::or(vec![exp::eq(one_(), two_())])),
+            (Expr::all(&[&one.is(&two)]), exp::and(vec![exp::eq(one_(), two_())])),
+            (Expr::any(&[&one.is(&two)]), exp::or(vec![exp::eq(one_(), two_())])),
             (Expr::has_bin("b").choose(&one, &two), exp::cond(vec![exp::bin_exists("b"), one_(), two_()])),
             (
                 Expr::named("n").plus(&one).with(&[("n", two.clone())]),
@@ -326,8 +349,9 @@ mod tests {
             (Expr::list(&[]), exp::list_val(vec![])),
             (
                 Expr::list(std::slice::from_ref(&one)).list_size(),
-                lists::size(append(exp::list_val(vec![])), &[]),
+                lists::size(append(exp::list_val(vec![]), one_()), &[]),
             ),
+            (Expr::list(&[one.clone(), two.clone()]), append(append(exp::list_val(vec![]), one_()), two_())),
             (
                 Expr::list(&[]).count_of_items(&one, &two),
                 lists::get_by_value_range(
