@@ -240,7 +240,7 @@ pub enum Event<'a> {
         held: Duration,
     },
     /// A request that changes the lock may have been applied, or may still be. The library releases the lock in the
-    /// background if an acquisition was in doubt.
+    /// background if an acquisition was in doubt. The event that ends the call, such as [`Event::Unavailable`], has the mode.
     #[non_exhaustive]
     InDoubt {
         /// The lock.

@@ -389,6 +389,10 @@ impl ModeStore for ObservedStore {
         })
     }
 
+    fn joins_together(&self) -> bool {
+        self.store.modes().is_some_and(ModeStore::joins_together)
+    }
+
     fn convert(
         &self,
         attempt: Attempt<'_>,

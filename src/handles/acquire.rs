@@ -239,6 +239,7 @@ pub(crate) struct AcquireTerms {
     pub(crate) retry: Duration,
     pub(crate) cancel: Option<CancelToken>,
     speaks_for_all: bool,
+    joins_together: bool,
     /// A lease of the same lock within which a reader reads once more.
     nested_in: Option<Arc<HeldLock>>,
     wait: Mutex<ModeWait>,
@@ -256,9 +257,7 @@ impl AcquireTerms {
         let ttl = checked_ttl(how.ttl.unwrap_or(settings.ttl))?;
         how.check(ttl)?;
         let mode = how.mode.unwrap_or(mode);
-        if mode != Mode::Exclusive {
-            session.modes(mode)?;
-        }
+        let joins_together = mode != Mode::Exclusive && session.modes(mode)?.joins_together();
         how.check_nested(name, mode)?;
         let dies_with_process = how.dies_with_process || settings.dies_with_process;
         if dies_with_process {
@@ -281,6 +280,7 @@ impl AcquireTerms {
             retry: settings.retry,
             cancel: how.cancel.clone(),
             speaks_for_all: ttl >= settings.timeout,
+            joins_together,
             nested_in: how.nested_in.clone(),
             wait: Mutex::new(ModeWait::since(began)),
         })
@@ -344,6 +344,7 @@ impl AcquireTerms {
             retry: self.retry,
             mode: self.mode,
             is_within: self.nested_in.is_some(),
+            joins_together: self.joins_together,
             cancel: self.cancel.as_ref(),
             speaks_for_all: self.speaks_for_all,
         }

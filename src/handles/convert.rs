@@ -128,6 +128,7 @@ fn upgrade(session: &Arc<Session>, lock: &Arc<HeldLock>, wait: Duration) -> Resu
         retry: session.settings.retry,
         mode: Mode::Exclusive,
         is_within: true,
+        joins_together: false,
         cancel: None,
         // Only this lease is concerned.
         speaks_for_all: false,

@@ -49,6 +49,14 @@ pub trait ModeStore: Send + Sync {
         doubtful: &mut Vec<OwnerRecord>,
     ) -> Result<Acquired>;
 
+    /// Returns whether several threads that acquire one lock in [`Mode::Shared`] at the same time cost the store about as much as
+    /// one. Then threads of one process that wait for readers' turn ask at the same time, and else one after the other.
+    ///
+    /// Default: `false`.
+    fn joins_together(&self) -> bool {
+        false
+    }
+
     /// Changes the mode of a hold in one step, so that nobody gets the lock in between. The hold gets another owner record,
     /// lasts for the TTL of the attempt from now on, and the earlier record holds nothing any more.
     ///

@@ -16,7 +16,8 @@
 //! a lock in a loop yields as well, after longer: see [`fairness`](crate::wait::fairness). A wait that would end
 //! while the queue yields, or while nobody is known to be in its way, asks the store all the same.
 //!
-//! Waiters for different modes are in one queue. Readers at the front ask one after the other at once, up to the next writer.
+//! Waiters for different modes are in one queue. When the front has got the lock for reading, the readers behind it ask at once,
+//! up to the next writer: one after the other, or all at one time if the store puts their requests together.
 //! Readers behind a writer go before it when one of them has waited for [`QUANTUM`] intervals, and then others wait behind it
 //! as long. A reader that waits only behind those who want to update goes before them, or asks in the end.
 //! A reader that this process has released frees nothing for other processes, so the quantum is that of exclusive holds. Who
@@ -92,6 +93,9 @@ pub(crate) struct Terms<'a> {
     pub(crate) mode: Mode,
     /// It raises a hold of its own, or reads within one: it comes before all others.
     pub(crate) is_within: bool,
+    /// Whether readers at the front ask at the same time: see
+    /// [`ModeStore::joins_together`](crate::store::ModeStore::joins_together).
+    pub(crate) joins_together: bool,
     pub(crate) cancel: Option<&'a CancelToken>,
     /// Whether a failure to reach the store concerns the whole queue. It does not if this waiter gives the store
     /// less time than the others do.
@@ -175,6 +179,10 @@ struct Waiter {
     mode: Mode,
     /// See [`Terms::is_within`].
     is_within: bool,
+    /// See [`Terms::joins_together`].
+    joins_together: bool,
+    /// It asks once without being the front.
+    asks_along: AtomicBool,
     wake: Wake,
     /// Set by the front when it got an error that concerns the whole queue.
     failure: Mutex<Option<Error>>,
@@ -190,8 +198,17 @@ enum Wake {
 
 impl Waiter {
     fn new(terms: &Terms<'_>, wake: Wake) -> Arc<Waiter> {
-        let Terms { retry, mode, is_within, .. } = *terms;
-        Arc::new(Waiter { arrived: Moment::now(), retry, mode, is_within, wake, failure: Mutex::default() })
+        let Terms { retry, mode, is_within, joins_together, .. } = *terms;
+        Arc::new(Waiter {
+            arrived: Moment::now(),
+            retry,
+            mode,
+            is_within,
+            joins_together,
+            asks_along: AtomicBool::new(false),
+            wake,
+            failure: Mutex::default(),
+        })
     }
 
     fn arrival(&self) -> Arrival {
@@ -602,6 +619,16 @@ impl QueueState {
         self.yielding = true;
     }
 
+    /// After the front has got the lock for reading, the readers behind it ask at the same time, up to the next writer.
+    fn let_readers_ask(&self, front: &Arc<Waiter>) {
+        let joins = |waiter: &Waiter| waiter.mode == Mode::Shared && waiter.joins_together;
+        let behind = self.waiting.iter().filter(|waiter| !Arc::ptr_eq(waiter, front));
+        for reader in behind.take_while(|waiter| joins(front) && joins(waiter)) {
+            reader.asks_along.store(true, Ordering::Relaxed);
+            reader.wake();
+        }
+    }
+
     fn wake_front(&self) {
         if let Some(front) = self.waiting.front() {
             front.wake();
@@ -659,6 +686,10 @@ impl<Q: Deref<Target = LocalQueues>> QueueTicket<Q> {
         if front && (brief || now >= state.next_ask) && (!asked || now < terms.by.moment()) {
             return Ok(QueueStep::Ask(state.how, state.releases));
         }
+        let asks_along = terms.joins_together && self.waiter.asks_along.swap(false, Ordering::Relaxed);
+        if asks_along && (!asked || now < terms.by.moment()) {
+            return Ok(QueueStep::Ask(Ask::Attempt, state.releases));
+        }
         let is_unhindered = || match front {
             // The one before it had no answer, so nobody is known to be in the way.
             true => state.holder.is_none() && !state.ours,
@@ -704,7 +735,10 @@ impl<Q: Deref<Target = LocalQueues>> QueueTicket<Q> {
         }
         let behind = state.waiting.iter().find(|waiter| !Arc::ptr_eq(waiter, &self.waiter));
         match behind.is_some_and(|behind| behind.mode.is_compatible_with(terms.mode)) {
-            true => state.ask_at(Moment::now(), Ask::Attempt),
+            true => {
+                state.ask_at(Moment::now(), Ask::Attempt);
+                state.let_readers_ask(&self.waiter);
+            }
             // The next waiter need not ask while a thread of this process holds the lock. The release makes
             // `next_ask` earlier.
             false => state.ask_at(next, Ask::Read),

@@ -251,6 +251,10 @@ impl ModeStore for Spy {
         self.pass_modes(Call::AcquireMode(terms.mode), |store| store.acquire_mode(attempt, terms, doubtful))
     }
 
+    fn joins_together(&self) -> bool {
+        self.inner.modes().is_some_and(ModeStore::joins_together)
+    }
+
     fn convert(
         &self,
         attempt: Attempt<'_>,

@@ -16,7 +16,7 @@ use dlm::{Code, Deadline, Holder, Level, LockManager, LockName, Mode, Moment, Na
 use dlm_fixtures::hbase::{Hbase, fresh_table, hbase_or_skip};
 use dlm_fixtures::peer::Peer;
 use dlm_fixtures::rpc_proxy;
-use dlm_testkit::{Fault, LONG, LONGEST, Proxy, eventually};
+use dlm_testkit::{Fault, Gate, LONG, LONGEST, Proxy, eventually};
 
 const TABLE: &str = "dlm_test_own";
 
@@ -722,6 +722,100 @@ fn a_lock_has_256_holders_and_the_next_one_is_refused_as_held() {
     ours.refused(&name, Mode::Exclusive);
     ours.free(&name, &grants[0]);
     ours.assert_free(&name);
+}
+
+/// Readers of one process that call at the same time.
+const READERS: usize = 8;
+
+impl Lossy {
+    /// Calls in several threads: in one, and in the others while the request of that one is under way. Then the request that
+    /// follows meets the fault. Returns the answers, and the requests.
+    fn at_once<T: Send>(
+        &self,
+        fault: Option<&Fault>,
+        call: impl Fn(usize) -> T + Sync,
+    ) -> (Vec<T>, Vec<String>) {
+        let (gate, call, hits) = (Arc::new(Gate::default()), &call, self.proxy.hits());
+        self.proxy.next("Multi", Fault::Keep(Arc::clone(&gate)));
+        sent(&self.proxy, || {
+            thread::scope(|scope| {
+                let first = scope.spawn(move || call(0));
+                eventually("the first request is under way", || self.proxy.hits() > hits);
+                let others: Vec<_> = (1..READERS).map(|at| scope.spawn(move || call(at))).collect();
+                // They gather behind it. On a busy machine some come later.
+                thread::sleep(Duration::from_millis(300));
+                fault.into_iter().for_each(|fault| self.proxy.next("Multi", fault.clone()));
+                gate.open();
+                [first].into_iter().chain(others).map(|thread| thread.join().unwrap()).collect()
+            })
+        })
+    }
+
+    /// Asserts that the row has the holds of all readers, each in a place of its own.
+    #[track_caller]
+    fn assert_readers(&self, hbase: &Hbase, grants: &[Grant]) {
+        let row = Raw::of(hbase, &self.name).read();
+        assert_base(&row);
+        assert_eq!(members(&row).len(), READERS);
+        assert!(grants.iter().all(|grant| number(grant) == fence(&row)));
+        self.beside(Mode::Shared);
+    }
+}
+
+/// The server makes the changes of one row one after another. So each of many readers would wait for those of all others.
+#[test]
+fn readers_of_one_process_that_come_or_go_at_the_same_time_do_so_in_one_request() {
+    let Some(hbase) = created() else { return };
+    let it = Lossy::new(hbase);
+    for _ in 0..20 {
+        let take = |_| it.ours.take(&it.name, Mode::Shared, HELD);
+        let (grants, joins) = it.at_once(None, take);
+        it.assert_readers(hbase, &grants);
+        let (_, leaves) = it.at_once(None, |at| it.ours.free(&it.name, &grants[at]));
+        it.theirs.assert_free(&it.name);
+        // One for the first of them, and one for the others. The row was seen by another process meanwhile.
+        if joins.len() <= 3 && leaves.len() == 2 {
+            return;
+        }
+    }
+    panic!("each has asked alone, in each of 20 rounds");
+}
+
+#[test]
+fn readers_whose_common_request_loses_a_message_all_come_and_all_go() {
+    let Some(hbase) = created() else { return };
+    let it = Lossy::new(hbase);
+    for fault in &LOSSES {
+        let ask = |_| it.ours.ask(&it.name, (Mode::Shared, HELD), soon());
+        let (answers, _) = it.at_once(Some(fault), ask);
+        let grants: Vec<_> = answers
+            .into_iter()
+            .map(|(answer, doubtful)| {
+                it.clean_up(&doubtful);
+                match answer {
+                    Ok(Acquired::Granted(grant)) => grant,
+                    other => panic!("{other:?}"),
+                }
+            })
+            .collect();
+        it.assert_readers(hbase, &grants);
+        it.at_once(Some(fault), |at| it.ours.free_or_gone(&it.name, &grants[at]));
+        it.theirs.assert_free(&it.name);
+    }
+}
+
+/// One whose hold is over does not keep the others from leaving.
+#[test]
+fn of_readers_that_go_in_one_request_one_may_be_over() {
+    let Some(hbase) = created() else { return };
+    let it = Lossy::new(hbase);
+    let grants: Vec<_> = (0..READERS).map(|_| it.ours.take(&it.name, Mode::Shared, HELD)).collect();
+    it.theirs.free(&it.name, &grants[READERS / 2]);
+    let (released, _) = it.at_once(None, |at| it.ours.release(&it.name, &grants[at].owner_record));
+    for (at, released) in released.into_iter().enumerate() {
+        assert_eq!(released == Released::Freed, at != READERS / 2, "{at}: {released:?}");
+    }
+    it.theirs.assert_free(&it.name);
 }
 
 /// A lock that two processes see. One reaches the server through a proxy.

@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use super::cell_store::{Cell, Durability, LockTable};
-use super::row_hints::RowHints;
+use super::row_hints::{RowHints, WaitNumber};
 use crate::error::Result;
 use crate::names::mode::Mode;
 use crate::runtime::time::Deadline;
-use crate::store::IntentId;
 use crate::store::remote::{OnReply, Replace};
 
 /// The row of a lock in the layout `own`. An empty or missing record means that nobody holds it exclusively.
@@ -38,8 +37,8 @@ pub(super) struct OwnWrite<'a> {
     pub(super) record: &'a [u8],
     /// TTL of the record, at most `number_ttl`.
     pub(super) ttl: Duration,
-    /// The intent that [`OwnStore::claim`] ends in the same step.
-    pub(super) intent: Option<IntentId>,
+    /// The wait whose intent [`OwnStore::claim`] ends in the same step.
+    pub(super) wait: Option<WaitNumber>,
     pub(super) durability: Durability,
 }
 

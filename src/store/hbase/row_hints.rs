@@ -6,9 +6,25 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
 use crate::runtime::sync::Mutex;
+use crate::runtime::time::Moment;
+
+/// Identifies a process that waits for a lock exclusively, among all that do.
+pub(super) type WaitNumber = u8;
+
+/// A wait that this process has announced.
+#[derive(Debug)]
+pub(super) struct AnnouncedWait {
+    pub(super) number: WaitNumber,
+    /// When it was announced first and last.
+    pub(super) first: Moment,
+    pub(super) last: Moment,
+}
 
 /// What a client knows of the base of a row: the number, and the longest TTL of the holds that it stands for.
 pub(super) type BaseSeen = (u64, Duration);
+
+/// So many free places are enough for the processes that choose one at one time.
+pub(super) const MANY_FREE: usize = 16;
 
 /// Most rows. When there are more, all are forgotten.
 const ROWS: usize = 4096;
@@ -27,6 +43,12 @@ pub(super) struct RowHint {
     pub(super) base_ttl: Option<Duration>,
     /// Places that this process has left.
     places: Vec<u8>,
+    /// Places that others had left when the row was last read.
+    free: Vec<u8>,
+    /// The number of the last wait of this process.
+    wait: Option<WaitNumber>,
+    /// Numbers of waits that were over when the row was last read, and of those that were not.
+    waits: [Vec<WaitNumber>; 2],
 }
 
 impl RowHints {
@@ -39,12 +61,54 @@ impl RowHints {
         change(rows.entry(hash).or_default())
     }
 
-    /// Returns what was seen of the row, and a place that this process has left there, which is its own from now on.
-    pub(super) fn take(&self, row: &[u8]) -> Option<(RowHint, Option<u8>)> {
+    /// Returns what was seen of the row.
+    pub(super) fn seen(&self, row: &[u8]) -> Option<RowHint> {
+        let rows = self.rows.lock();
+        let hint = rows.get(&self.hasher.hash_one(row)).filter(|hint| hint.number > 0)?;
+        Some(RowHint { number: hint.number, base_ttl: hint.base_ttl, ..RowHint::default() })
+    }
+
+    /// Takes a place that this process has left there.
+    pub(super) fn take(&self, row: &[u8]) -> Option<u8> {
+        self.rows.lock().get_mut(&self.hasher.hash_one(row))?.places.pop()
+    }
+
+    /// Returns a number for a wait: that of the last one of this process, or one that others have left, or any. `draw` chooses it.
+    /// Two processes with one number keep out readers, but the end of one wait ends the other until it is announced again.
+    pub(super) fn begin_wait(&self, row: &[u8], draw: impl Fn(usize) -> usize) -> WaitNumber {
+        self.with(row, |hint| {
+            let [over, open] = &hint.waits;
+            let is_unused = |number: &WaitNumber| !open.contains(number);
+            let own = hint.wait.take().filter(is_unused);
+            let left = (over.len() >= MANY_FREE).then(|| over[draw(over.len())]);
+            let any = (0..=WaitNumber::MAX).cycle().skip(draw(256)).take(256).find(is_unused);
+            own.or(left).or(any).unwrap_or_default()
+        })
+    }
+
+    /// A wait of this process is over.
+    pub(super) fn ended_wait(&self, row: &[u8], number: WaitNumber) {
+        self.with(row, |hint| hint.wait = Some(number));
+    }
+
+    /// These waits were over when the row was read, and these were not.
+    pub(super) fn saw_waits(&self, row: &[u8], waits: &[Vec<WaitNumber>; 2]) {
+        self.with(row, |hint| hint.waits.clone_from(waits));
+    }
+
+    /// Takes one of the places that others had left. `draw` chooses it. `None` if there were few, which many would choose.
+    pub(super) fn take_free(&self, row: &[u8], draw: impl Fn(usize) -> usize) -> Option<u8> {
         let mut rows = self.rows.lock();
-        let hint = rows.get_mut(&self.hasher.hash_one(row)).filter(|hint| hint.number > 0)?;
-        let place = hint.places.pop();
-        Some((RowHint { places: Vec::new(), ..*hint }, place))
+        let free = &mut rows.get_mut(&self.hasher.hash_one(row))?.free;
+        (free.len() >= MANY_FREE).then(|| free.swap_remove(draw(free.len())))
+    }
+
+    /// These places were free when the row was read.
+    pub(super) fn saw_free(&self, row: &[u8], free: impl Iterator<Item = u8>) {
+        self.with(row, |hint| {
+            hint.free.clear();
+            hint.free.extend(free.filter(|place| !hint.places.contains(place)));
+        });
     }
 
     pub(super) fn saw(&self, row: &[u8], number: Option<u64>, base_ttl: Option<Duration>) {
@@ -80,17 +144,17 @@ mod tests {
     #[test]
     fn the_last_answer_counts_also_after_a_row_was_deleted() {
         let hints = RowHints::default();
-        assert!(hints.take(b"a").is_none());
+        assert!(hints.seen(b"a").is_none());
         assert_eq!(hints.base(b"a", 7, TTL), (7, TTL), "nothing is known");
         hints.saw(b"a", None, Some(TTL));
-        assert!(hints.take(b"a").is_none(), "a row without a number");
+        assert!(hints.seen(b"a").is_none(), "a row without a number");
         for number in [9, 7] {
             hints.saw(b"a", Some(number), Some(2 * TTL));
             assert_eq!(hints.base(b"a", number, TTL), (number, 2 * TTL));
             assert_eq!(hints.base(b"a", number + 1, TTL), (number + 1, TTL), "of another number");
         }
         hints.saw(b"a", Some(7), None);
-        let (hint, _) = hints.take(b"a").unwrap();
+        let hint = hints.seen(b"a").unwrap();
         assert_eq!((hint.number, hint.base_ttl), (7, None), "no base stands");
     }
 
@@ -100,9 +164,46 @@ mod tests {
         hints.saw(b"a", Some(7), None);
         hints.left(b"a", 3);
         hints.left(b"a", 3);
-        let places = [(); 2].map(|()| hints.take(b"a").unwrap().1);
-        assert_eq!(places, [Some(3), None]);
+        assert_eq!([(); 2].map(|()| hints.take(b"a")), [Some(3), None]);
         assert!(hints.take(b"b").is_none(), "another row");
+    }
+
+    /// A row would fill with places that were used once.
+    #[test]
+    fn a_guess_is_a_place_that_others_have_left_if_there_were_many() {
+        let (hints, many) = (RowHints::default(), MANY_FREE as u8);
+        hints.saw(b"a", Some(7), None);
+        hints.left(b"a", 3);
+        let last = |count: usize| count - 1;
+        hints.saw_free(b"a", 0..many);
+        assert_eq!(hints.take_free(b"a", last), None, "one of them is this process's own");
+        hints.saw_free(b"a", 0..=many);
+        assert_eq!(hints.take_free(b"a", last), Some(many));
+        assert_eq!(hints.take_free(b"a", last), None, "few are left");
+        hints.saw_free(b"a", 0..=many);
+        hints.saw_free(b"a", std::iter::empty());
+        assert_eq!(hints.take_free(b"a", last), None, "they are none any more");
+        assert_eq!(hints.take_free(b"b", last), None, "another row");
+    }
+
+    /// Each number is a column, and HBase reads those whose cells are over, too.
+    #[test]
+    fn waits_use_few_numbers_and_none_that_another_process_uses() {
+        let hints = RowHints::default();
+        let first = |_| 0;
+        hints.saw(b"a", Some(7), None);
+        hints.saw_waits(b"a", &[vec![], vec![0, 1]]);
+        assert_eq!(hints.begin_wait(b"a", first), 2);
+        hints.ended_wait(b"a", 2);
+        assert_eq!(hints.begin_wait(b"a", |_| 9), 2, "the own one again");
+        assert_eq!(hints.begin_wait(b"a", |_| 9), 9, "it is in use");
+        hints.ended_wait(b"a", 2);
+        hints.saw_waits(b"a", &[vec![], vec![2]]);
+        assert_eq!(hints.begin_wait(b"a", |_| 9), 9, "another process uses it");
+        hints.saw_waits(b"a", &[(20..20 + MANY_FREE as u8).collect(), vec![2]]);
+        assert_eq!(hints.begin_wait(b"a", |_| 3), 23, "one that others have left");
+        hints.saw_waits(b"a", &[vec![], (0..=u8::MAX).collect()]);
+        assert_eq!(hints.begin_wait(b"a", |_| 3), 0, "all are in use");
     }
 
     #[test]
@@ -112,8 +213,8 @@ mod tests {
             hints.saw(&row.to_be_bytes(), Some(1), None);
         }
         hints.saw(&0_usize.to_be_bytes(), Some(2), None);
-        assert!(hints.take(&1_usize.to_be_bytes()).is_some());
+        assert!(hints.seen(&1_usize.to_be_bytes()).is_some());
         hints.saw(b"another", Some(1), None);
-        assert!(hints.take(&1_usize.to_be_bytes()).is_none() && hints.take(b"another").is_some());
+        assert!(hints.seen(&1_usize.to_be_bytes()).is_none() && hints.seen(b"another").is_some());
     }
 }

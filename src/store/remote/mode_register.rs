@@ -32,6 +32,11 @@ pub trait ModeRegister: Send + Sync {
     /// * Lost: the record may be stored now, or later. The library reads the lock to find out.
     fn join(&self, join: &Join<'_>, by: Deadline) -> Reply<Record, Holder>;
 
+    /// See [`ModeStore::joins_together`](crate::store::ModeStore::joins_together).
+    fn joins_together(&self) -> bool {
+        false
+    }
+
     /// Replaces the record of a hold by one of another mode, in one step.
     ///
     /// * Yes: the new record that is stored.

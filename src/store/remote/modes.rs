@@ -182,6 +182,10 @@ impl<R: Register> ModeStore for RemoteStore<R> {
         answer
     }
 
+    fn joins_together(&self) -> bool {
+        self.register.modes().is_some_and(ModeRegister::joins_together)
+    }
+
     fn convert(
         &self,
         attempt: Attempt<'_>,

@@ -21,6 +21,7 @@ fn terms(wait: Duration) -> Terms<'static> {
         retry: RETRY,
         mode: Mode::Exclusive,
         is_within: false,
+        joins_together: false,
         cancel: None,
         speaks_for_all: true,
     }
@@ -473,6 +474,25 @@ fn waiters_that_are_refused_and_waiters_that_leave_never_stop_each_other() {
     }
     for _ in 0..4 {
         all_done.recv_timeout(LONG).expect("the threads stand still");
+    }
+}
+
+/// One after the other, each would wait for the answers to all before it.
+#[test]
+fn readers_behind_a_reader_that_got_the_lock_ask_at_the_same_time_up_to_the_next_writer() {
+    let queues = LocalQueues::default();
+    let step_of = |ticket: &QueueTicket<_>, mode| ticket.step(&in_mode(mode), false).unwrap();
+    for joins_together in [true, false] {
+        let join = |mode| queues.join(&name(), &Terms { joins_together, ..in_mode(mode) });
+        let modes = [Mode::Shared, Mode::Shared, Mode::Shared, Mode::Exclusive, Mode::Shared];
+        let tickets = modes.map(join);
+        let asks = |at: usize| matches!(step_of(&tickets[at], modes[at]), QueueStep::Ask(Ask::Attempt, _));
+        assert_eq!([0, 1, 2, 3, 4].map(asks), [true, false, false, false, false], "only the front");
+        tickets[0].granted(&in_mode(Mode::Shared));
+        // The front asks again at once, because it stands for the one that follows it.
+        assert_eq!([1, 2, 3, 4].map(asks), [joins_together, joins_together, false, false]);
+        assert_eq!([1, 2].map(asks), [false; 2], "once");
+        drop(tickets);
     }
 }
 

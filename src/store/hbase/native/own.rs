@@ -290,7 +290,7 @@ fn both_are(row: &Bytes, number: &Bytes, record: &Bytes) -> Condition {
 fn puts<'p>(bytes: &'p OwnBytes, write: &'p OwnWrite<'_>) -> impl Iterator<Item = MutationProto> + use<'p> {
     let number = (NUMBER.clone(), bytes.number.clone());
     let record = (RECORD.clone(), bytes.record.clone());
-    let intent = write.intent.map(own::end_intent);
+    let intent = write.wait.map(own::end_intent);
     let intent = intent.map(|end| ((Bytes::from(end.qualifier), Bytes::from(end.value)), end.ttl));
     [(number, write.number_ttl), (record, write.ttl)]
         .into_iter()
@@ -340,7 +340,7 @@ mod tests {
                 number_ttl: Duration::from_secs(60),
                 record,
                 ttl: Duration::from_secs(30),
-                intent: None,
+                wait: None,
                 durability: Durability::Sync,
             };
             let written: Vec<_> = puts(&bytes, &write)

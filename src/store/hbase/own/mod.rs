@@ -25,6 +25,7 @@
 //! whose clock is behind. So an older cell never hides a newer record.
 
 mod conditions;
+mod gatherings;
 mod modes;
 mod own_row;
 mod requests;
@@ -35,6 +36,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use self::gatherings::{Joining, Leaving};
 use self::own_row::OwnRow;
 pub(super) use self::own_row::{FREE_PLACE, INTENT, PLACE, TURN};
 pub(super) use self::requests::{end_intent, renew};
@@ -46,7 +48,7 @@ use super::list;
 use super::locks::{FENCE_TTL, LAZY_RELEASE_TTL};
 use super::own_store::{Claimed, Expects, OwnCells, OwnStore, OwnWrite};
 use super::promises;
-use super::row_hints::RowHints;
+use super::row_hints::{AnnouncedWait, RowHints};
 use super::rules::refuse_own_table;
 use crate::error::{Error, Result};
 use crate::names::diagnostic::Diagnostic;
@@ -63,7 +65,8 @@ use crate::store::remote::{
     Reply, Settled, Standing,
 };
 use crate::store::{
-    HistoryOf, HistoryStore, LatchStore, ListCursor, LiveCounters, LockPage, LockQuery, StoreCounters,
+    HistoryOf, HistoryStore, IntentId, LatchStore, ListCursor, LiveCounters, LockPage, LockQuery,
+    StoreCounters,
 };
 
 /// Tries of one creation. A try fails only because another client took a higher number, or held the lock for a
@@ -77,8 +80,10 @@ pub(crate) struct HbaseOwnStore {
     cells: Box<dyn OwnStore>,
     used: UsedRows,
     hints: RowHints,
-    /// When this process announced each of its waits first and last.
-    waits: Mutex<HashMap<u64, (Moment, Moment)>>,
+    /// Waits that this process has announced.
+    waits: Mutex<HashMap<IntentId, AnnouncedWait>>,
+    joining: Joining,
+    leaving: Leaving,
     counters: LiveCounters,
     latches: Option<Box<dyn LatchStore>>,
 }
@@ -104,7 +109,8 @@ impl HbaseOwnStore {
     pub(super) fn over(cells: Box<dyn OwnStore>) -> HbaseOwnStore {
         let (used, counters) = (UsedRows::default(), LiveCounters::default());
         let (hints, waits) = (RowHints::default(), Mutex::default());
-        HbaseOwnStore { cells, used, hints, waits, counters, latches: None }
+        let (joining, leaving) = (Joining::default(), Leaving::default());
+        HbaseOwnStore { cells, used, hints, waits, joining, leaving, counters, latches: None }
     }
 
     fn try_to_create(&self, create: &Create<'_>, by: Deadline) -> Result<Settled<u64, Standing>> {
@@ -113,14 +119,15 @@ impl HbaseOwnStore {
         let further = create.numbers.saturating_sub(1);
         let mut number = create.count.unwrap_or_default().saturating_add(further);
         let mut expects = self.used.expected(row);
+        let wait = self.wait_number(create.intent);
         for _ in 0..TRIES {
             let record = create.record.numbered(number);
             let write = write(row, number, (record.as_bytes(), record.ttl()), Durability::Sync);
-            let write = OwnWrite { first: number - further, intent: create.intent, ..write };
+            let write = OwnWrite { first: number - further, wait, ..write };
             let refused = match self.cells.claim(&write, &expects, by)? {
                 Claimed::Made => {
                     self.used.remember(row);
-                    self.forget_wait(create.intent);
+                    self.end_wait(row, create.intent);
                     if expects == Expects::Unused {
                         self.counters.fence_seeded();
                     }
@@ -382,7 +389,7 @@ pub(super) fn write<'a>(
     (record, ttl): (&'a [u8], Duration),
     durability: Durability,
 ) -> OwnWrite<'a> {
-    OwnWrite { row, number, first: number, number_ttl: FENCE_TTL, record, ttl, intent: None, durability }
+    OwnWrite { row, number, first: number, number_ttl: FENCE_TTL, record, ttl, wait: None, durability }
 }
 
 /// Rows that this process has seen with cells, so it can expect them. A wrong guess costs one call. Forgets a row when
@@ -441,10 +448,14 @@ mod tests {
     use crate::names::diagnostic::Severity;
     use crate::names::holder::Identity;
     use crate::names::lock_name::{Level, NamePolicy};
+    use crate::names::mode::Mode;
     use crate::runtime::sync::real::Mutex;
+    use crate::store::Intent;
     use crate::store::hbase::cell_store::{LockTable, RowPage, RowScan, SchemaFault};
     use crate::store::hbase::layout::CellColumn;
     use crate::store::hbase::own_store::{LockRowChange, LockRowChanged};
+    use crate::store::hbase::row_hints::WaitNumber;
+    use crate::store::remote::{ChangeMode, Join};
 
     const LONG: Duration = Duration::from_secs(60);
 
@@ -458,6 +469,8 @@ mod tests {
         claims: Mutex<Vec<(Expects, u64)>>,
         /// The numbers that the row's number must be below.
         firsts: Mutex<Vec<u64>>,
+        /// The waits that claims end.
+        waits: Mutex<Vec<Option<WaitNumber>>>,
         /// Whether the next changes are made. When none is left, all are refused.
         changes: Mutex<VecDeque<bool>>,
         /// Its servers, each with a row that has this number.
@@ -508,6 +521,7 @@ mod tests {
         fn claim(&self, write: &OwnWrite<'_>, expects: &Expects, _: Deadline) -> Result<Claimed> {
             self.0.claims.lock().push((expects.clone(), write.number));
             self.0.firsts.lock().push(write.first);
+            self.0.waits.lock().push(write.wait);
             let mut answers = self.0.answers.lock();
             let answer = answers.pop_front().expect("an answer is planned");
             if answers.is_empty() {
@@ -548,9 +562,16 @@ mod tests {
         create_with(store, 1)
     }
 
+    fn name() -> LockName {
+        LockName::new(Level::Xdc, "tests", None, "a", NamePolicy::Strict).unwrap()
+    }
+
+    fn record(number: u64) -> Record {
+        Record::draw(LONG, &Identity::this_process("tests").unwrap()).unwrap().numbered(number)
+    }
+
     fn create_with(store: &HbaseOwnStore, numbers: u64) -> Result<Settled<u64, Standing>> {
-        let name = LockName::new(Level::Xdc, "tests", None, "a", NamePolicy::Strict).unwrap();
-        let record = Record::draw(LONG, &Identity::this_process("tests").unwrap()).unwrap().numbered(0);
+        let (name, record) = (name(), record(0));
         let create = Create {
             name: &name,
             record: &record,
@@ -637,6 +658,71 @@ mod tests {
         assert_eq!(create(&store).unwrap(), Settled::Yes(100));
         let (_, store) = planned(&[|_| refused(100, Some(b"M"))]);
         assert!(matches!(create(&store).unwrap(), Settled::No(Standing::Held(_))));
+    }
+
+    /// A reader that waits asks again, and the wait of no other thread ends.
+    #[test]
+    fn a_reader_whom_others_forestall_each_time_is_refused() {
+        let (planned, store) = planned(&[|_| Claimed::Made]);
+        *planned.servers.lock() = (0, Some(7));
+        let (name, shared) = (name(), record(0).placed(Mode::Shared, 0));
+        let join = Join { name: &name, record: &shared, least: 0, turn: None, nested_in: None };
+        match store.join(&join, Deadline::after(LONG)) {
+            Reply::No(holder) => assert_eq!(holder.mode, Mode::Shared),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(counted(&store), [0, TRIES as u64, 0]);
+    }
+
+    /// Each wait would leave a column, and every read of the row reads them all until a flush.
+    #[test]
+    fn the_waits_of_one_process_use_one_column_which_ends_with_an_empty_cell() {
+        let (planned, store) = planned(&[|_| Claimed::Made]);
+        let (name, by) = (name(), Deadline::after(LONG));
+        let identity = Identity::this_process("tests").unwrap();
+        let announce = || {
+            let id = IntentId::draw().unwrap();
+            let intent = Intent { id, identity: &identity, lasts: LONG };
+            store.announce(&name, intent, by).unwrap();
+            id
+        };
+        create(&store).unwrap();
+        store.withdraw(&name, announce(), by).unwrap();
+        // A grant ends the next one.
+        let create = Create {
+            name: &name,
+            record: &record(0),
+            count: Some(200),
+            numbers: 1,
+            read_back: false,
+            intent: Some(announce()),
+        };
+        assert_eq!(store.try_to_create(&create, by).unwrap(), Settled::Yes(200));
+        let gives_up = announce();
+        store.withdraw(&name, gives_up, by).unwrap();
+        store.withdraw(&name, gives_up, by).unwrap();
+        let beside = planned.beside.lock();
+        let columns: Vec<_> = beside.iter().map(|(at, _)| at).collect();
+        assert_eq!(columns, [columns[0]; 5]);
+        let ends: Vec<_> = beside.iter().map(|(_, value)| value == FREE).collect();
+        assert_eq!(ends, [false, true, false, false, true]);
+        assert_eq!(*planned.waits.lock(), [None, Some(columns[0][8])]);
+    }
+
+    /// Its row would fill with cells of places that were used once.
+    #[test]
+    fn a_lock_whose_rights_are_given_up_again_and_again_uses_one_place() {
+        let (planned, store) = planned(&[|_| Claimed::Made]);
+        let (name, by) = (name(), Deadline::after(LONG));
+        let places = [100, 200, 300].map(|number| {
+            planned.changes.lock().extend([true, true]);
+            let (held, shared) = (record(number), record(0).placed(Mode::Shared, 0));
+            let change = ChangeMode { name: &name, held: &held, record: &shared, least: 0, intent: None };
+            let Reply::Yes(changed) = store.change_mode(&change, by) else { panic!("it is not changed") };
+            assert!(matches!(store.remove(&name, &changed, by), Reply::Yes(())));
+            changed.place()
+        });
+        assert_eq!(places, [places[0]; 3]);
     }
 
     /// Returns what the doctor finds about the conditions of servers that make these changes.

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `F` | the number: 8 bytes, big-endian | 30 days |
 //! | `L` | the record of an exclusive hold, the base of the others, or empty | the lease, or the longest of the leases |
-//! | `i` and 8 bytes of its id | a process that waits exclusively: see [`IntentCell`] | 3 s at most |
+//! | `i` and 8 bytes, a number | a process that waits exclusively: see [`IntentCell`]; or empty | 3 s at most; empty 30 days |
 //! | `r` | one byte: a turn of the readers lasts | 3 s at most |
 //! | `s` and one byte, the place | a hold of another mode | the lease |
 //! | | or that the place is free | 30 days |
@@ -15,6 +15,8 @@
 //! * **A free place** has a byte 1 and the TTL of what it covers: nothing below it lasts longer. It sorts before every record.
 //!   The next record at that place lasts at least as long, because a flush may drop the cell between. Later versions may
 //!   append to it.
+//! * **Numbers of waits** are below 256 and are used again, so that a row does not get slower with each wait: see
+//!   [`leave`](super::requests). Earlier versions drew any 8 bytes.
 //! * **Cells of an earlier number** hold nothing. The number only rises.
 //! * **Every other cell** is a hold that excludes all others. Conditions know the cells by the first byte of their names, so a
 //!   later version must give a new kind another one than those above. It must sort behind `F`: see `native/own.rs`.
@@ -24,11 +26,11 @@ use std::time::Duration;
 use crate::names::holder::Identity;
 use crate::names::owner::OwnerToken;
 use crate::runtime::time::wall_ms;
-use crate::store::IntentId;
 use crate::store::hbase::cell_store::Cell;
 use crate::store::hbase::layout::FREE;
 use crate::store::hbase::locks::FENCE_TTL;
 use crate::store::hbase::own_store::{BesideCell, LockCellTest, OwnCells};
+use crate::store::hbase::row_hints::{MANY_FREE, WaitNumber};
 use crate::store::remote::{Found, Record, Standing, StoredHolds, StoredIntent};
 
 /// The first byte of the qualifiers of places.
@@ -41,8 +43,6 @@ pub(super) const TURN_LASTS: &[u8] = &[1];
 
 /// The first byte of the value of a free place. Records begin with a higher byte.
 pub(in crate::store::hbase) const FREE_PLACE: u8 = 1;
-/// So many free places are enough for the processes that choose one at one time.
-const MANY_FREE: usize = 16;
 /// The first byte of the value of an intent.
 const WAITS: u8 = 1;
 /// The token of a base. It is no secret: nobody's lease has it.
@@ -52,8 +52,14 @@ pub(super) fn place(place: u8) -> Vec<u8> {
     vec![PLACE, place]
 }
 
-pub(in crate::store::hbase) fn intent(id: IntentId) -> Vec<u8> {
-    [&[INTENT][..], &id.0.to_be_bytes()].concat()
+pub(in crate::store::hbase) fn intent(number: WaitNumber) -> Vec<u8> {
+    [&[INTENT][..], &u64::from(number).to_be_bytes()].concat()
+}
+
+/// Returns the number of a wait, if this version may use it.
+fn wait_number(qualifier: &[u8]) -> Option<WaitNumber> {
+    let number = qualifier.strip_prefix(&[INTENT])?.try_into().ok().map(u64::from_be_bytes)?;
+    WaitNumber::try_from(number).ok()
 }
 
 /// The value of a place that was left, and below which nothing lasts longer.
@@ -144,6 +150,10 @@ pub(super) struct OwnRow {
     pub(super) leftovers: Vec<(Vec<u8>, Vec<u8>)>,
     /// Free places that have a cell, with how long what is below it may last.
     pub(super) free: Vec<(u8, Duration)>,
+    /// Numbers of waits that are over, and of those that are not.
+    pub(super) waits: [Vec<WaitNumber>; 2],
+    /// Places that were chosen since the row was read.
+    pub(super) chosen: Vec<u8>,
 }
 
 impl OwnRow {
@@ -175,6 +185,9 @@ impl OwnRow {
 
     /// Reads a cell beside number and record, which were read before.
     fn read_beside(&mut self, qualifier: Vec<u8>, cell: Cell) {
+        if let Some(number) = wait_number(&qualifier) {
+            self.waits[usize::from(cell.value != FREE)].push(number);
+        }
         match qualifier.as_slice() {
             _ if cell.value == FREE => {}
             [PLACE, place] => match (covered(&cell.value), Record::decode(cell.value.as_slice())) {
@@ -231,6 +244,7 @@ impl OwnRow {
         let taken = |place: u8| {
             let is_at = |found: &Found| found.record.as_ref().and_then(Record::place) == Some(place);
             self.stored.holds.iter().any(is_at)
+                || self.chosen.contains(&place)
                 || self.leftovers.iter().any(|(qualifier, _)| qualifier.get(1) == Some(&place))
         };
         let covers = |place: u8| self.free.iter().find(|(free, _)| *free == place).map(|(_, covers)| *covers);
@@ -299,7 +313,7 @@ mod tests {
         assert_eq!(place(7), b"s\x07");
         assert_eq!(TURN, b"r");
         assert_eq!(TURN_LASTS, [1]);
-        assert_eq!(intent(IntentId(0x0102_0304_0506_0708)), b"i\x01\x02\x03\x04\x05\x06\x07\x08");
+        assert_eq!(intent(0xfe), b"i\x00\x00\x00\x00\x00\x00\x00\xfe");
         assert_eq!(free_place(TTL), [&[1][..], &TTL_BYTES].concat());
         assert_eq!(
             base(NUMBER, TTL).as_bytes(),
@@ -383,8 +397,12 @@ mod tests {
         for qualifier in [&b""[..], b"x", b"s", b"s\x03\x04", b"F\x00", b"L2", b"r2"] {
             assert_eq!(holds(&beside_base(&[(qualifier, b"\x01")])), (0, 1), "{qualifier:?}");
         }
-        let waiting = beside_base(&[(&intent(IntentId(1)), b"\x02of a later version")]);
-        assert_eq!((holds(&waiting), waiting.stored.intents.len()), ((0, 0), 1));
+        let of_earlier_version = b"i\x01\x02\x03\x04\x05\x06\x07\x08";
+        let cells: [(&[u8], &[u8]); 3] =
+            [(&intent(1), b"\x02of a later version"), (&intent(2), b""), (of_earlier_version, b"\x01")];
+        let waiting = beside_base(&cells);
+        assert_eq!((holds(&waiting), waiting.stored.intents.len()), ((0, 0), 2));
+        assert_eq!(waiting.waits, [vec![2], vec![1]]);
         assert!(waiting.stored.intent().is_some());
         assert!(beside_base(&[(TURN, TURN_LASTS)]).stored.has_turn);
         assert!(!beside_base(&[(TURN, b"")]).stored.has_turn);

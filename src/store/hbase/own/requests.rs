@@ -18,6 +18,9 @@
 //! base lasts for the longest TTL of all records of its number, and is compared with its TTL, so that no change shortens it. A
 //! reader also requires that nobody waits exclusively, or that a turn lasts, or that the hold it is nested in stands.
 //!
+//! Holds of one process that join or leave at the same time do so in one change. It requires what each of them requires, and does
+//! what they would do one after another with nothing in between.
+//!
 //! An exclusive creation with L empty is that of `mod.rs`: where no base is, there are no holds.
 //!
 //! `tests/models/src/modes` is the model of these changes. It does not have `free`, which is an exclusive creation and its release
@@ -28,14 +31,14 @@ use std::time::Duration;
 use super::own_row::{self, OwnRow, TURN, TURN_LASTS, base, free_place, place, takes_place};
 use crate::names::holder::Holder;
 use crate::names::mode::Mode;
+use crate::store::TURN_MAX;
 use crate::store::hbase::layout::{FREE, OWN_LOCK};
 use crate::store::hbase::locks::FENCE_TTL;
 use crate::store::hbase::own_store::{
     Allowed, LockCellTest, LockCellWrite, LockRowCondition, LockRowStep, NumberTest,
 };
-use crate::store::hbase::row_hints::BaseSeen;
+use crate::store::hbase::row_hints::{BaseSeen, WaitNumber};
 use crate::store::remote::{Join, Record};
-use crate::store::{INTENT_MAX, IntentId, TURN_MAX};
 
 /// How a new hold passes the processes that wait exclusively.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,6 +58,14 @@ pub(super) struct HoldStep {
     pub(super) step: LockRowStep,
     pub(super) record: Record,
     /// `None`: an exclusive record stands.
+    pub(super) base_ttl: Option<Duration>,
+}
+
+/// The same for several new holds.
+#[derive(Debug, Clone)]
+pub(super) struct HoldsStep {
+    pub(super) step: LockRowStep,
+    pub(super) records: Vec<Record>,
     pub(super) base_ttl: Option<Duration>,
 }
 
@@ -85,9 +96,9 @@ fn leave(record: &Record) -> LockCellWrite {
     put(column(record), &free_place(record.ttl()), FENCE_TTL)
 }
 
-/// Ends an intent. An empty cell covers it for as long as it may last.
-pub(in crate::store::hbase) fn end_intent(id: IntentId) -> LockCellWrite {
-    put(own_row::intent(id), FREE, INTENT_MAX)
+/// Ends an intent. The empty cell lasts for as long as that of a place that was [left](leave), for the same reason.
+pub(in crate::store::hbase) fn end_intent(wait: WaitNumber) -> LockCellWrite {
+    put(own_row::intent(wait), FREE, FENCE_TTL)
 }
 
 fn begin_turn(turn: Option<Duration>) -> Option<LockCellWrite> {
@@ -232,6 +243,56 @@ pub(super) fn join(
     })
 }
 
+/// Puts the alternatives for each of several new holds together, so that one change makes all holds. They are for the same row
+/// as it was seen, of one kind, and have different places.
+pub(super) fn join_together(holds: &[Vec<HoldStep>]) -> Vec<HoldsStep> {
+    let alternatives = holds.iter().map(Vec::len).min().unwrap_or_default();
+    let all = |at: usize| {
+        let steps: Vec<_> = holds.iter().map(|steps| &steps[at]).collect();
+        HoldsStep {
+            step: together(steps.iter().map(|it| &it.step)),
+            records: steps.iter().map(|it| it.record.clone()).collect(),
+            base_ttl: steps.iter().filter_map(|it| it.base_ttl).max(),
+        }
+    };
+    (0..alternatives).map(all).collect()
+}
+
+/// Returns the two ways to release several holds of one number, as [`release`] does for one.
+pub(super) fn release_together(stored: &[Record], number: u64) -> Vec<LockRowStep> {
+    let all: Vec<_> = stored.iter().map(|record| release(record, number)).collect();
+    (0..2).map(|at| together(all.iter().map(|steps| &steps[at]))).collect()
+}
+
+/// Puts changes of one row, which differ in their holds only, into one.
+///
+/// # Panics
+/// If there are none.
+fn together<'a>(mut steps: impl Iterator<Item = &'a LockRowStep>) -> LockRowStep {
+    let mut all = steps.next().expect("a change").clone();
+    for step in steps {
+        debug_assert_eq!((all.condition.number, all.number), (step.condition.number, step.number));
+        for test in &step.condition.cells {
+            if !all.condition.cells.contains(test) {
+                all.condition.cells.push(test.clone());
+            }
+        }
+        let exactly = step.condition.allows.iter().flat_map(|allows| &allows.exactly);
+        if let Some(allows) = &mut all.condition.allows {
+            allows.exactly.extend(exactly.cloned());
+        }
+        for cell in &step.cells {
+            match all.cells.iter_mut().find(|other| other.qualifier == cell.qualifier) {
+                // The base lasts as long as the longest of the holds.
+                Some(other) if other.ttl < cell.ttl => *other = cell.clone(),
+                Some(_) => {}
+                None => all.cells.push(cell.clone()),
+            }
+        }
+    }
+    all
+}
+
 /// Returns the renewal of a hold, beside this base.
 pub(in crate::store::hbase) fn renew(stored: &Record, renewed: &Record, seen: BaseSeen) -> LockRowStep {
     let base = (seen.0, seen.1.max(renewed.ttl()));
@@ -289,7 +350,7 @@ pub(super) fn upgrade(
     held: &Record,
     record: &Record,
     seen: BaseSeen,
-    (least, intent): (u64, Option<IntentId>),
+    (least, wait): (u64, Option<WaitNumber>),
     leftovers: &[(Vec<u8>, Vec<u8>)],
 ) -> HoldStep {
     let number = least.max(seen.0.saturating_add(1));
@@ -301,7 +362,7 @@ pub(super) fn upgrade(
         allows: Some(Allowed { modes: Vec::new(), intents: true, exactly }),
     };
     let mut cells = vec![put_record(&record), leave(held)];
-    cells.extend(intent.map(end_intent));
+    cells.extend(wait.map(end_intent));
     HoldStep { step: LockRowStep { condition, number, cells }, record, base_ttl: None }
 }
 

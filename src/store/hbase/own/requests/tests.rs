@@ -6,6 +6,7 @@ use super::*;
 use crate::names::holder::Identity;
 use crate::names::lock_name::LockName;
 use crate::names::owner::OwnerToken;
+use crate::store::INTENT_MAX;
 use crate::store::hbase::cell_store::Cell;
 use crate::store::hbase::own::own_row::IntentCell;
 use crate::store::hbase::own_store::{BesideCell, OwnCells};
@@ -260,6 +261,61 @@ fn a_hold_joins_those_of_one_number_beside_their_base() {
     check(&step.step, &row, &harmless(), &all(&[&refused, &updater, &taken(), &unknown()]));
 }
 
+/// What would stand in the way of one of them stands in the way of all.
+#[test]
+fn several_holds_join_in_one_change() {
+    let records = [asked(Mode::Shared), hold(Mode::Shared, 9, 0, 2 * LONG)];
+    let steps = [(5, SHORT), (6, 2 * LONG)].map(|(place, ttl)| {
+        let record = &records[usize::from(place == 6)];
+        let new = NewMember { place: (place, ttl), ..new(record, &Passing::None) };
+        vec![new.joins((LAST, LONG)), new.begins(NEXT)]
+    });
+    let [join, begin] = join_together(&steps).try_into().unwrap();
+    let written = |number: u64| {
+        [(5, &records[0]), (6, &records[1])]
+            .map(|(at, record)| record.placed(Mode::Shared, at).numbered(number))
+    };
+    let longest = Some(2 * LONG);
+    assert_eq!((join.step.number, join.records, join.base_ttl), (LAST, written(LAST).to_vec(), longest));
+    assert_eq!((begin.step.number, begin.records, begin.base_ttl), (NEXT, written(NEXT).to_vec(), longest));
+    let expected = |number: u64| {
+        let base = (LOCK.to_vec(), base(number, 2 * LONG).as_bytes().to_vec(), 2 * LONG);
+        let holds = written(number).map(|it| (column(&it), it.as_bytes().to_vec(), it.ttl()));
+        [vec![base], holds.to_vec()].concat()
+    };
+    assert_eq!(puts(&join.step), expected(LAST));
+    assert_eq!(puts(&begin.step), expected(NEXT));
+    let refused = [
+        number("the next number", NEXT),
+        with("a lock that is free: the number is over", LOCK, FREE),
+        other("an exclusive hold", &hold(Mode::Exclusive, 0, LAST, LONG)),
+        with("a process that waits", INTENT, b"\x01"),
+        other("a reader in the other place", &shared(6)),
+        with("the other place, which covers more", &place(6), &free_place(3 * LONG)),
+    ];
+    let row = held_by(&[&shared(3)]);
+    check(&join.step, &row, &harmless(), &all(&[&refused, &taken(), &unknown()]));
+}
+
+#[test]
+fn several_holds_leave_in_one_change() {
+    let stored = [shared(3), shared(4)];
+    let [alone, beside] = release_together(&stored, LAST).try_into().unwrap();
+    let free = [3, 4].map(|at| (place(at), free_place(LONG), FENCE_TTL));
+    assert_eq!(puts(&alone), [vec![(LOCK.to_vec(), vec![], FENCE_TTL)], free.to_vec()].concat());
+    assert_eq!(puts(&beside), free);
+    let not_ours = [
+        number("a later number", NEXT),
+        with("the first of them has left", &place(3), &free_place(LONG)),
+        with("the second one has left", &place(4), &free_place(LONG)),
+    ];
+    let others =
+        [other("another reader", &shared(5)), other("an updater", &hold(Mode::Update, 5, LAST, LONG))];
+    let row = held_by(&[&stored[0], &stored[1]]);
+    check(&alone, &row, &harmless(), &all(&[&not_ours, &others, &unknown()]));
+    check(&beside, &row, &all(&[&others, &harmless(), &unknown()]), &not_ours);
+}
+
 /// A base that ends first would let in a version that looks at it only.
 #[test]
 fn a_base_lasts_as_long_as_the_longest_hold() {
@@ -460,13 +516,13 @@ fn an_updater_becomes_a_reader_of_the_same_number_in_its_place() {
 fn an_updater_becomes_exclusive_where_nobody_else_is_and_ends_its_wait() {
     let held = hold(Mode::Update, 3, LAST, LONG);
     let over = [cell_of(&hold(Mode::Shared, 9, LAST - 1, LONG))];
-    let ends = (1, Some(IntentId(1)));
+    let ends = (1, Some(1));
     let step = upgrade(&held, &asked(Mode::Exclusive), (LAST, LONG), ends, &over);
     let written = asked(Mode::Exclusive).placed(Mode::Exclusive, 0).numbered(NEXT);
     let expected = [
         (LOCK.to_vec(), written.as_bytes().to_vec(), SHORT),
         (place(3), free_place(LONG), FENCE_TTL),
-        (INTENT.to_vec(), vec![], INTENT_MAX),
+        (INTENT.to_vec(), vec![], FENCE_TTL),
     ];
     assert_eq!((step.step.number, puts(&step.step)), (NEXT, expected.to_vec()));
     let refused = [
