@@ -481,12 +481,15 @@ fn waiters_that_are_refused_and_waiters_that_leave_never_stop_each_other() {
 #[test]
 fn readers_behind_a_reader_that_got_the_lock_ask_at_the_same_time_up_to_the_next_writer() {
     let queues = LocalQueues::default();
-    let step_of = |ticket: &QueueTicket<_>, mode| ticket.step(&in_mode(mode), false).unwrap();
     for joins_together in [true, false] {
-        let join = |mode| queues.join(&name(), &Terms { joins_together, ..in_mode(mode) });
+        let terms = |mode| Terms { joins_together, ..in_mode(mode) };
+        let join = |mode| queues.join(&name(), &terms(mode));
         let modes = [Mode::Shared, Mode::Shared, Mode::Shared, Mode::Exclusive, Mode::Shared];
         let tickets = modes.map(join);
-        let asks = |at: usize| matches!(step_of(&tickets[at], modes[at]), QueueStep::Ask(Ask::Attempt, _));
+        let asks = |at: usize| {
+            let step = tickets[at].step(&terms(modes[at]), false).unwrap();
+            matches!(step, QueueStep::Ask(Ask::Attempt, _))
+        };
         assert_eq!([0, 1, 2, 3, 4].map(asks), [true, false, false, false, false], "only the front");
         tickets[0].granted(&in_mode(Mode::Shared));
         // The front asks again at once, because it stands for the one that follows it.
