@@ -19,7 +19,8 @@
 //! Waiters for different modes are in one queue. When the front has got the lock for reading, the readers behind it ask at once,
 //! up to the next writer: one after the other, or all at one time if the store puts their requests together.
 //! Readers behind a writer go before it when one of them has waited for [`QUANTUM`] intervals, and then others wait behind it
-//! as long. A reader that waits only behind those who want to update goes before them, or asks in the end.
+//! as long. A reader that waits only behind those who want to update goes before them. A wait only behind those that can have
+//! the lock at the same time asks in the end: a request of one of them may hang.
 //! A reader that this process has released frees nothing for other processes, so the quantum is that of exclusive holds. Who
 //! wants to raise its own hold comes before all others.
 //!
@@ -683,20 +684,21 @@ impl<Q: Deref<Target = LocalQueues>> QueueTicket<Q> {
         let now = Moment::now();
         let front = self.is_front(state);
         let brief = state.yielding && !asked && terms.by.moment() <= state.next_ask;
-        if front && (brief || now >= state.next_ask) && (!asked || now < terms.by.moment()) {
+        let asks_along = terms.joins_together && self.waiter.asks_along.swap(false, Ordering::Relaxed);
+        let may_ask = !asked || now < terms.by.moment();
+        if front && (brief || now >= state.next_ask) && may_ask {
             return Ok(QueueStep::Ask(state.how, state.releases));
         }
-        let asks_along = terms.joins_together && self.waiter.asks_along.swap(false, Ordering::Relaxed);
-        if asks_along && (!asked || now < terms.by.moment()) {
+        if asks_along && may_ask {
             return Ok(QueueStep::Ask(Ask::Attempt, state.releases));
         }
         let is_unhindered = || match front {
             // The one before it had no answer, so nobody is known to be in the way.
             true => state.holder.is_none() && !state.ours,
-            // It has waited for an updater only, which is not in its way.
+            // It has waited only for those that are not in its way.
             false => {
-                self.waiter.mode == Mode::Shared
-                    && !state.ahead_of(&self.waiter).any(|waiter| waiter.mode == Mode::Exclusive)
+                let mode = self.waiter.mode;
+                state.ahead_of(&self.waiter).all(|ahead| ahead.mode.is_compatible_with(mode))
             }
         };
         if !asked && now >= terms.by.moment() && is_unhindered() {

@@ -562,6 +562,22 @@ fn a_reader_whose_wait_is_over_behind_an_updater_asks_once() {
     drop(writer);
 }
 
+/// The request of a reader in front of it may hang.
+#[test]
+fn an_updater_whose_wait_is_over_behind_readers_asks_once() {
+    let queues = LocalQueues::default();
+    let _reader = queues.join(&name(), &in_mode(Mode::Shared));
+    let over = |mode| Terms { by: Deadline::after(Duration::ZERO), ..in_mode(mode) };
+    let updater = queues.join(&name(), &over(Mode::Update));
+    let (second, writer) =
+        (queues.join(&name(), &over(Mode::Update)), queues.join(&name(), &over(Mode::Exclusive)));
+    let step = |ticket: &QueueTicket<_>, mode, asked| ticket.step(&over(mode), asked);
+    assert!(matches!(step(&updater, Mode::Update, false), Ok(QueueStep::Ask(Ask::Attempt, _))));
+    assert!(matches!(step(&updater, Mode::Update, true), Err(Ended::Unavailable(_))));
+    assert!(matches!(step(&second, Mode::Update, false), Err(Ended::Unavailable(_))), "another is before it");
+    assert!(matches!(step(&writer, Mode::Exclusive, false), Err(Ended::Unavailable(_))));
+}
+
 /// Otherwise readers that read longer than ten intervals would leave no gap for a writer.
 #[test]
 fn a_reader_waits_for_as_long_as_the_writer_in_front_of_it_had_waited() {
