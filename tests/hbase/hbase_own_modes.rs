@@ -804,6 +804,29 @@ fn readers_whose_common_request_loses_a_message_all_come_and_all_go() {
     }
 }
 
+/// A row would fill with cells of places that were used once, and every read of it reads them all.
+#[test]
+fn a_process_takes_places_that_others_have_left_also_if_it_does_not_read_the_row_first() {
+    let Some(hbase) = created() else { return };
+    let name = fresh("left");
+    let [theirs, ours] = [(); 2].map(|()| Process::at(hbase.master));
+    let places = |row: &RowCells| -> Vec<_> {
+        row.iter().map(|(column, _)| column.qualifier().to_vec()).filter(|it| it[0] == b's').collect()
+    };
+    let take = |process: &Process, count: usize| -> Vec<_> {
+        (0..count).map(|_| process.take(&name, Mode::Shared, HELD)).collect()
+    };
+    take(&theirs, 40).iter().for_each(|grant| theirs.free(&name, grant));
+    let raw = Raw::of(hbase, &name);
+    let left = places(&raw.read());
+    assert!(left.len() == 40, "{}", left.len());
+    // Its first call reads the row, and its next ones guess. It leaves 16 places, which others may choose at the same time.
+    let grants = take(&ours, 20);
+    assert_eq!(places(&raw.read()), left);
+    grants.iter().for_each(|grant| ours.free(&name, grant));
+    theirs.assert_free(&name);
+}
+
 /// One whose hold is over does not keep the others from leaving.
 #[test]
 fn of_readers_that_go_in_one_request_one_may_be_over() {

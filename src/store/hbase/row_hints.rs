@@ -6,18 +6,16 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
 use crate::runtime::sync::Mutex;
-use crate::runtime::time::Moment;
 
 /// Identifies a process that waits for a lock exclusively, among all that do.
 pub(super) type WaitNumber = u8;
 
-/// A wait that this process has announced.
-#[derive(Debug)]
-pub(super) struct AnnouncedWait {
-    pub(super) number: WaitNumber,
-    /// When it was announced first and last.
-    pub(super) first: Moment,
-    pub(super) last: Moment,
+/// The waits for a lock, as its row shows them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct WaitsSeen {
+    /// Numbers that were used, and can be used again.
+    pub(super) over: Vec<WaitNumber>,
+    pub(super) open: Vec<WaitNumber>,
 }
 
 /// What a client knows of the base of a row: the number, and the longest TTL of the holds that it stands for.
@@ -47,8 +45,8 @@ pub(super) struct RowHint {
     free: Vec<u8>,
     /// The number of the last wait of this process.
     wait: Option<WaitNumber>,
-    /// Numbers of waits that were over when the row was last read, and of those that were not.
-    waits: [Vec<WaitNumber>; 2],
+    /// When the row was last read.
+    waits: WaitsSeen,
 }
 
 impl RowHints {
@@ -77,7 +75,7 @@ impl RowHints {
     /// Two processes with one number keep out readers, but the end of one wait ends the other until it is announced again.
     pub(super) fn begin_wait(&self, row: &[u8], draw: impl Fn(usize) -> usize) -> WaitNumber {
         self.with(row, |hint| {
-            let [over, open] = &hint.waits;
+            let WaitsSeen { over, open } = &hint.waits;
             let is_unused = |number: &WaitNumber| !open.contains(number);
             let own = hint.wait.take().filter(is_unused);
             let left = (over.len() >= MANY_FREE).then(|| over[draw(over.len())]);
@@ -91,8 +89,7 @@ impl RowHints {
         self.with(row, |hint| hint.wait = Some(number));
     }
 
-    /// These waits were over when the row was read, and these were not.
-    pub(super) fn saw_waits(&self, row: &[u8], waits: &[Vec<WaitNumber>; 2]) {
+    pub(super) fn saw_waits(&self, row: &[u8], waits: &WaitsSeen) {
         self.with(row, |hint| hint.waits.clone_from(waits));
     }
 
@@ -190,19 +187,20 @@ mod tests {
     #[test]
     fn waits_use_few_numbers_and_none_that_another_process_uses() {
         let hints = RowHints::default();
+        let seen = |over: &[u8], open: &[u8]| WaitsSeen { over: over.to_vec(), open: open.to_vec() };
         let first = |_| 0;
         hints.saw(b"a", Some(7), None);
-        hints.saw_waits(b"a", &[vec![], vec![0, 1]]);
+        hints.saw_waits(b"a", &seen(&[], &[0, 1]));
         assert_eq!(hints.begin_wait(b"a", first), 2);
         hints.ended_wait(b"a", 2);
         assert_eq!(hints.begin_wait(b"a", |_| 9), 2, "the own one again");
         assert_eq!(hints.begin_wait(b"a", |_| 9), 9, "it is in use");
         hints.ended_wait(b"a", 2);
-        hints.saw_waits(b"a", &[vec![], vec![2]]);
+        hints.saw_waits(b"a", &seen(&[], &[2]));
         assert_eq!(hints.begin_wait(b"a", |_| 9), 9, "another process uses it");
-        hints.saw_waits(b"a", &[(20..20 + MANY_FREE as u8).collect(), vec![2]]);
+        hints.saw_waits(b"a", &seen(&(20..20 + MANY_FREE as u8).collect::<Vec<_>>(), &[2]));
         assert_eq!(hints.begin_wait(b"a", |_| 3), 23, "one that others have left");
-        hints.saw_waits(b"a", &[vec![], (0..=u8::MAX).collect()]);
+        hints.saw_waits(b"a", &seen(&[], &(0..=u8::MAX).collect::<Vec<_>>()));
         assert_eq!(hints.begin_wait(b"a", |_| 3), 0, "all are in use");
     }
 

@@ -25,9 +25,9 @@ use crate::store::remote::{Record, Settled, Standing};
 /// Most requests that are sent as one.
 const BATCH_MAX: usize = 32;
 
-/// Batches of requests `R` with answers `A`. Those with one key go together.
+/// Requests `R` with answers `A`. Those with one key go together.
 #[derive(Debug)]
-pub(crate) struct Gatherings<K, R, A> {
+pub(super) struct Gatherings<K, R, A> {
     /// Those that gather while one is under way. No entry: none is.
     gathering: Mutex<HashMap<K, Seats<R, A>>>,
 }
@@ -36,7 +36,7 @@ type Seats<R, A> = VecDeque<Arc<Seat<R, A>>>;
 
 /// Why a request has no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unanswered {
+pub(super) enum Unanswered {
     /// Its time was over before anybody sent it.
     NotSent,
     /// The thread that sent it panicked.
@@ -82,7 +82,7 @@ impl<K, R, A> Default for Gatherings<K, R, A> {
 impl<K: Hash + Eq + Clone, R, A> Gatherings<K, R, A> {
     /// Sends the request, alone or with those of other threads, and returns the answer. `send` gets requests, and the earliest of
     /// their deadlines, and returns the answer to each. It is called in one of the threads, and not at all in the others.
-    pub(crate) fn send(
+    pub(super) fn send(
         &self,
         key: &K,
         request: R,

@@ -29,9 +29,9 @@ mod gatherings;
 mod modes;
 mod own_row;
 mod requests;
+mod waits;
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -40,6 +40,7 @@ use self::gatherings::{Joining, Leaving};
 use self::own_row::OwnRow;
 pub(super) use self::own_row::{FREE_PLACE, INTENT, PLACE, TURN};
 pub(super) use self::requests::{end_intent, renew};
+use self::waits::AnnouncedWaits;
 use super::cell_store::{Cell, Content, Durability, RENEW_PARTS, ScannedRow};
 use super::diagnose::{PROBE_TTL, diagnose};
 use super::history;
@@ -48,14 +49,13 @@ use super::list;
 use super::locks::{FENCE_TTL, LAZY_RELEASE_TTL};
 use super::own_store::{Claimed, Expects, OwnCells, OwnStore, OwnWrite};
 use super::promises;
-use super::row_hints::{AnnouncedWait, RowHints};
+use super::row_hints::RowHints;
 use super::rules::refuse_own_table;
 use crate::error::{Error, Result};
 use crate::names::diagnostic::Diagnostic;
 use crate::names::history_entry::HistoryEntry;
 use crate::names::lock_name::LockName;
 use crate::names::promise::Promise;
-use crate::runtime::sync::Mutex;
 use crate::runtime::time::{Deadline, Moment};
 use crate::settings::options::Options;
 use crate::store::hbase::row_keys::{self, lock_row};
@@ -65,8 +65,7 @@ use crate::store::remote::{
     Reply, Settled, Standing,
 };
 use crate::store::{
-    HistoryOf, HistoryStore, IntentId, LatchStore, ListCursor, LiveCounters, LockPage, LockQuery,
-    StoreCounters,
+    HistoryOf, HistoryStore, LatchStore, ListCursor, LiveCounters, LockPage, LockQuery, StoreCounters,
 };
 
 /// Tries of one creation. A try fails only because another client took a higher number, or held the lock for a
@@ -80,8 +79,7 @@ pub(crate) struct HbaseOwnStore {
     cells: Box<dyn OwnStore>,
     used: UsedRows,
     hints: RowHints,
-    /// Waits that this process has announced.
-    waits: Mutex<HashMap<IntentId, AnnouncedWait>>,
+    waits: AnnouncedWaits,
     joining: Joining,
     leaving: Leaving,
     counters: LiveCounters,
@@ -108,7 +106,7 @@ impl HbaseOwnStore {
     /// Creates a store without latches.
     pub(super) fn over(cells: Box<dyn OwnStore>) -> HbaseOwnStore {
         let (used, counters) = (UsedRows::default(), LiveCounters::default());
-        let (hints, waits) = (RowHints::default(), Mutex::default());
+        let (hints, waits) = (RowHints::default(), AnnouncedWaits::default());
         let (joining, leaving) = (Joining::default(), Leaving::default());
         HbaseOwnStore { cells, used, hints, waits, joining, leaving, counters, latches: None }
     }
@@ -119,7 +117,7 @@ impl HbaseOwnStore {
         let further = create.numbers.saturating_sub(1);
         let mut number = create.count.unwrap_or_default().saturating_add(further);
         let mut expects = self.used.expected(row);
-        let wait = self.wait_number(create.intent);
+        let wait = self.waits.number(create.intent);
         for _ in 0..TRIES {
             let record = create.record.numbered(number);
             let write = write(row, number, (record.as_bytes(), record.ttl()), Durability::Sync);
@@ -167,6 +165,7 @@ impl HbaseOwnStore {
                 }
                 // The server ran an earlier copy of this request.
                 Standing::Held(found) if found.record.as_ref().is_some_and(|it| it.same_owner(&record)) => {
+                    self.end_wait(row, create.intent);
                     let stored = found.record.and_then(|record| record.number());
                     return Ok(Settled::Yes(stored.unwrap_or(number)));
                 }
@@ -450,12 +449,12 @@ mod tests {
     use crate::names::lock_name::{Level, NamePolicy};
     use crate::names::mode::Mode;
     use crate::runtime::sync::real::Mutex;
-    use crate::store::Intent;
     use crate::store::hbase::cell_store::{LockTable, RowPage, RowScan, SchemaFault};
     use crate::store::hbase::layout::CellColumn;
     use crate::store::hbase::own_store::{LockRowChange, LockRowChanged};
     use crate::store::hbase::row_hints::WaitNumber;
     use crate::store::remote::{ChangeMode, Join};
+    use crate::store::{INTENT_MAX, Intent, IntentId};
 
     const LONG: Duration = Duration::from_secs(60);
 
@@ -475,8 +474,9 @@ mod tests {
         changes: Mutex<VecDeque<bool>>,
         /// Its servers, each with a row that has this number.
         servers: Mutex<(usize, Option<u64>)>,
-        /// The cells beside number and record.
+        /// The cells beside number and record, and how long they last.
         beside: Mutex<Vec<(Vec<u8>, Vec<u8>)>>,
+        lasts: Mutex<Vec<Duration>>,
     }
 
     #[derive(Debug)]
@@ -539,8 +539,9 @@ mod tests {
             Ok(if is_made { LockRowChanged::Made(0, None) } else { LockRowChanged::Refused(None) })
         }
 
-        fn put_beside(&self, _: &[u8], at: &[u8], value: &[u8], _: Duration, _: Deadline) -> Result<()> {
+        fn put_beside(&self, _: &[u8], at: &[u8], value: &[u8], lasts: Duration, _: Deadline) -> Result<()> {
             self.0.beside.lock().push((at.to_vec(), value.to_vec()));
+            self.0.lasts.lock().push(lasts);
             Ok(())
         }
 
@@ -688,24 +689,27 @@ mod tests {
         };
         create(&store).unwrap();
         store.withdraw(&name, announce(), by).unwrap();
-        // A grant ends the next one.
+        // A grant ends the next one. An announcement that is under way may arrive after it, and is withdrawn.
+        let granted = announce();
         let create = Create {
             name: &name,
             record: &record(0),
             count: Some(200),
             numbers: 1,
             read_back: false,
-            intent: Some(announce()),
+            intent: Some(granted),
         };
         assert_eq!(store.try_to_create(&create, by).unwrap(), Settled::Yes(200));
+        store.withdraw(&name, granted, by).unwrap();
         let gives_up = announce();
         store.withdraw(&name, gives_up, by).unwrap();
         store.withdraw(&name, gives_up, by).unwrap();
         let beside = planned.beside.lock();
         let columns: Vec<_> = beside.iter().map(|(at, _)| at).collect();
-        assert_eq!(columns, [columns[0]; 5]);
+        assert_eq!(columns, [columns[0]; 6]);
         let ends: Vec<_> = beside.iter().map(|(_, value)| value == FREE).collect();
-        assert_eq!(ends, [false, true, false, false, true]);
+        assert_eq!(ends, [false, true, false, true, false, true]);
+        assert_eq!(*planned.lasts.lock(), [[INTENT_MAX, FENCE_TTL]; 3].concat());
         assert_eq!(*planned.waits.lock(), [None, Some(columns[0][8])]);
     }
 

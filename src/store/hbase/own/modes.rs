@@ -18,19 +18,16 @@ use crate::names::holder::Holder;
 use crate::names::lock_name::LockName;
 use crate::names::mode::Mode;
 use crate::runtime::random;
-use crate::runtime::time::{Deadline, Moment};
+use crate::runtime::time::Deadline;
 use crate::store::hbase::cell_store::{Durability, RENEW_PARTS};
 use crate::store::hbase::locks::LAZY_RELEASE_TTL;
 use crate::store::hbase::own_store::{LockRowChange, LockRowChanged, LockRowStep, NumberTest};
-use crate::store::hbase::row_hints::{AnnouncedWait, BaseSeen, RowHint, WaitNumber};
+use crate::store::hbase::row_hints::{BaseSeen, RowHint, WaitNumber};
 use crate::store::hbase::row_keys::lock_row;
 use crate::store::remote::{
     ChangeMode, Found, Join, ModeRegister, NotChanged, Record, Reply, Settled, StoredHolds,
 };
 use crate::store::{INTENT_MAX, Intent, IntentId};
-
-/// Most waits that are remembered. Then those that were not announced again lately are forgotten.
-const WAITS: usize = 1024;
 
 impl HbaseOwnStore {
     pub(super) fn read_row(&self, row: &[u8], by: Deadline) -> Result<OwnRow> {
@@ -205,7 +202,7 @@ impl HbaseOwnStore {
         let steps_down = change.held.mode() == Mode::Exclusive;
         let guess = steps_down.then(|| place.unwrap_or_else(|| self.guess_place(row)));
         let guess = guess.map(|place| (place, change.record.ttl()));
-        let wait = self.wait_number(change.intent);
+        let wait = self.waits.number(change.intent);
         let mut step = change_of((change, wait), Some(seen), guess, &[]);
         for _ in 0..TRIES {
             let Some(sent) = step else { return Ok(Settled::No(NotChanged::NotStored)) };
@@ -330,28 +327,11 @@ impl HbaseOwnStore {
         }
     }
 
-    /// Returns the number of a wait that was announced.
-    pub(super) fn wait_number(&self, intent: Option<IntentId>) -> Option<WaitNumber> {
-        self.waits.lock().get(&intent?).map(|wait| wait.number)
-    }
-
-    /// Forgets a wait that is over. Its number is free for the next one of this process.
+    /// A grant has ended this wait. Its number is free for the next one of this process.
     pub(super) fn end_wait(&self, row: &[u8], intent: Option<IntentId>) {
-        if let Some(wait) = intent.and_then(|id| self.waits.lock().remove(&id)) {
-            self.hints.ended_wait(row, wait.number);
+        if let Some(number) = self.waits.granted(intent) {
+            self.hints.ended_wait(row, number);
         }
-    }
-
-    /// Returns how long the process has announced this wait, and its number. Remembers that it did so now.
-    fn announced(&self, row: &[u8], id: IntentId) -> (Duration, WaitNumber) {
-        let (now, mut waits) = (Moment::now(), self.waits.lock());
-        if waits.len() >= WAITS {
-            waits.retain(|_, wait| now.since(wait.last) <= 2 * INTENT_MAX);
-        }
-        let begins = || AnnouncedWait { number: self.hints.begin_wait(row, draw), first: now, last: now };
-        let wait = waits.entry(id).or_insert_with(begins);
-        wait.last = now;
-        (now.since(wait.first), wait.number)
     }
 }
 
@@ -485,17 +465,48 @@ impl ModeRegister for HbaseOwnStore {
 
     fn announce(&self, name: &LockName, asked: Intent<'_>, by: Deadline) -> Result<()> {
         let (row, lasts) = (lock_row(name), asked.lasts.clamp(Duration::from_millis(1), INTENT_MAX));
-        let (waited, number) = self.announced(&row, asked.id);
+        let choose = || self.hints.begin_wait(&row, draw);
+        let (waited, number) = self.waits.announce(&row, asked.id, choose);
         let value = IntentCell { waited, lasts, identity: asked.identity.clone() }.encode();
         self.cells.put_beside(&row, &intent(number), &value, lasts, by)
     }
 
     fn withdraw(&self, name: &LockName, id: IntentId, by: Deadline) -> Result<()> {
-        // It was not announced, or so long ago that it has ended.
-        let Some(number) = self.wait_number(Some(id)) else { return Ok(()) };
-        let (row, end) = (lock_row(name), requests::end_intent(number));
-        self.cells.put_beside(&row, &end.qualifier, &end.value, end.ttl, by)?;
-        self.end_wait(&row, Some(id));
+        if let Some(number) = self.waits.to_withdraw(id) {
+            let (row, end) = (lock_row(name), requests::end_intent(number));
+            self.cells.put_beside(&row, &end.qualifier, &end.value, end.ttl, by)?;
+            self.hints.ended_wait(&row, number);
+        }
+        self.waits.forget(id);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::names::lock_name::{Level, NamePolicy};
+    use crate::names::owner::OwnerToken;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn of_readers_that_come_together_those_are_refused_for_whom_there_is_no_place() {
+        let name = LockName::new(Level::Xdc, "tests", None, "a", NamePolicy::Strict).unwrap();
+        let record = |at| Record::of_parts(&OwnerToken::from_bytes([at; OwnerToken::LEN]), LONG, b"");
+        let records: Vec<_> = (0..3).map(|at| record(at).placed(Mode::Shared, 0)).collect();
+        let join = |record| Join { name: &name, record, least: 0, nested_in: None, turn: None };
+        let joins: Vec<_> = records.iter().map(join).collect();
+        let planned = |taken: u8| {
+            let read = OwnRow { number: Some(7), chosen: (0..=taken).collect(), ..OwnRow::default() };
+            plan(read, &joins, &[None; 3])
+        };
+        let (steps, full) = planned(253).unwrap();
+        let places: Vec<_> = steps[0].records.iter().filter_map(Record::place).collect();
+        assert!(places == [254, 255] || places == [255, 254], "{places:?}");
+        assert!(full.is_some(), "the third one");
+        let (steps, full) = planned(252).unwrap();
+        assert_eq!((steps[0].records.len(), full.is_some()), (3, false));
+        assert!(planned(255).is_err());
     }
 }

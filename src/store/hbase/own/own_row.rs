@@ -30,7 +30,7 @@ use crate::store::hbase::cell_store::Cell;
 use crate::store::hbase::layout::FREE;
 use crate::store::hbase::locks::FENCE_TTL;
 use crate::store::hbase::own_store::{BesideCell, LockCellTest, OwnCells};
-use crate::store::hbase::row_hints::{MANY_FREE, WaitNumber};
+use crate::store::hbase::row_hints::{MANY_FREE, WaitNumber, WaitsSeen};
 use crate::store::remote::{Found, Record, Standing, StoredHolds, StoredIntent};
 
 /// The first byte of the qualifiers of places.
@@ -150,8 +150,7 @@ pub(super) struct OwnRow {
     pub(super) leftovers: Vec<(Vec<u8>, Vec<u8>)>,
     /// Free places that have a cell, with how long what is below it may last.
     pub(super) free: Vec<(u8, Duration)>,
-    /// Numbers of waits that are over, and of those that are not.
-    pub(super) waits: [Vec<WaitNumber>; 2],
+    pub(super) waits: WaitsSeen,
     /// Places that were chosen since the row was read.
     pub(super) chosen: Vec<u8>,
 }
@@ -186,7 +185,8 @@ impl OwnRow {
     /// Reads a cell beside number and record, which were read before.
     fn read_beside(&mut self, qualifier: Vec<u8>, cell: Cell) {
         if let Some(number) = wait_number(&qualifier) {
-            self.waits[usize::from(cell.value != FREE)].push(number);
+            let WaitsSeen { over, open } = &mut self.waits;
+            if cell.value == FREE { over.push(number) } else { open.push(number) }
         }
         match qualifier.as_slice() {
             _ if cell.value == FREE => {}
@@ -402,7 +402,7 @@ mod tests {
             [(&intent(1), b"\x02of a later version"), (&intent(2), b""), (of_earlier_version, b"\x01")];
         let waiting = beside_base(&cells);
         assert_eq!((holds(&waiting), waiting.stored.intents.len()), ((0, 0), 2));
-        assert_eq!(waiting.waits, [vec![2], vec![1]]);
+        assert_eq!(waiting.waits, WaitsSeen { over: vec![2], open: vec![1] });
         assert!(waiting.stored.intent().is_some());
         assert!(beside_base(&[(TURN, TURN_LASTS)]).stored.has_turn);
         assert!(!beside_base(&[(TURN, b"")]).stored.has_turn);
