@@ -689,28 +689,36 @@ mod tests {
         };
         create(&store).unwrap();
         store.withdraw(&name, announce(), by).unwrap();
-        // A grant ends the next one. An announcement that is under way may arrive after it, and is withdrawn.
-        let granted = announce();
-        let create = Create {
-            name: &name,
-            record: &record(0),
-            count: Some(200),
-            numbers: 1,
-            read_back: false,
-            intent: Some(granted),
+        let grant = |number| {
+            let (record, intent) = (record(0), announce());
+            let create = Create {
+                name: &name,
+                record: &record,
+                count: Some(number),
+                numbers: 1,
+                read_back: false,
+                intent: Some(intent),
+            };
+            assert_eq!(store.try_to_create(&create, by).unwrap(), Settled::Yes(number));
+            intent
         };
-        assert_eq!(store.try_to_create(&create, by).unwrap(), Settled::Yes(200));
-        store.withdraw(&name, granted, by).unwrap();
+        // A grant ends the next one. An announcement that is under way may arrive after it, and is withdrawn.
+        store.withdraw(&name, grant(200), by).unwrap();
+        // If the next wait has the number by then, it stays announced.
+        let granted = grant(300);
         let gives_up = announce();
+        store.withdraw(&name, granted, by).unwrap();
         store.withdraw(&name, gives_up, by).unwrap();
         store.withdraw(&name, gives_up, by).unwrap();
         let beside = planned.beside.lock();
         let columns: Vec<_> = beside.iter().map(|(at, _)| at).collect();
-        assert_eq!(columns, [columns[0]; 6]);
+        assert_eq!(columns, [columns[0]; 7]);
         let ends: Vec<_> = beside.iter().map(|(_, value)| value == FREE).collect();
-        assert_eq!(ends, [false, true, false, true, false, true]);
-        assert_eq!(*planned.lasts.lock(), [[INTENT_MAX, FENCE_TTL]; 3].concat());
-        assert_eq!(*planned.waits.lock(), [None, Some(columns[0][8])]);
+        assert_eq!(ends, [false, true, false, true, false, false, true]);
+        let lasts = ends.iter().map(|end| if *end { FENCE_TTL } else { INTENT_MAX });
+        assert_eq!(*planned.lasts.lock(), lasts.collect::<Vec<_>>());
+        let wait = Some(columns[0][8]);
+        assert_eq!(*planned.waits.lock(), [None, wait, wait]);
     }
 
     /// Its row would fill with cells of places that were used once.
