@@ -86,6 +86,7 @@ pub(crate) fn ask(
     look: impl FnOnce() -> Result<Option<Holder>>,
 ) -> Result<Answer<Lease>> {
     if ask == Ask::Read && !session.leases.stays(name) {
+        terms.wait.lock().asks();
         let blocker = match terms.mode {
             Mode::Exclusive => look()?,
             mode => session.blocker(name, mode)?,
@@ -161,7 +162,8 @@ fn request(
     let name = attempt.name;
     let fences = session.leases.linger.as_ref().map(|linger| linger.fences(name));
     let (turn, intent) = {
-        let wait = terms.wait.lock();
+        let mut wait = terms.wait.lock();
+        wait.asks();
         (wait.turn(terms.retry), wait.intent())
     };
     let wanted = ModeTerms { turn, intent, ..ModeTerms::new(terms.mode) };

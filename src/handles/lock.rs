@@ -60,9 +60,9 @@ impl Lock {
     /// Returns a handle of the same lock that acquires it in mode [`Shared`](Mode::Shared), as one of any number of readers.
     /// No I/O.
     ///
-    /// Readers have an [`epoch`](Lease::epoch) instead of a fence. New readers wait while a writer waits: for ten retry
-    /// intervals, and for half of the time for which the writer has waited. For stores that keep modes; in others acquiring fails with
-    /// [`Code::InvalidArgument`](crate::Code::InvalidArgument).
+    /// Readers have an [`epoch`](Lease::epoch) instead of a fence. Readers that come after a writer which
+    /// waits wait as well: for ten retry intervals, and for half of the time for which the writer has waited. For stores that keep
+    /// modes; in others acquiring fails with [`Code::InvalidArgument`](crate::Code::InvalidArgument).
     ///
     /// ```
     /// # let manager = dlm::LockManager::builder().store_uri("memory:?client=docs").open()?;

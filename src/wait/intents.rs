@@ -4,8 +4,9 @@
 //! store, and a background thread announces it again while the writer waits. All writers of this process that wait for
 //! one lock share it. The grant ends it in the store.
 //!
-//! A reader that has waited through the hold of a writer asks again without regard to intents. So readers and writers of a
-//! lock that is never free take turns.
+//! A reader that has waited through the hold of a writer asks again without regard to intents, and so does one that came before
+//! the writer that waits: an earlier writer has kept it out. So readers and writers of a lock that is never free take turns, and
+//! a writer waits for those only who came before it.
 //!
 //! A reader that intents keep out takes a turn when it has waited for [`QUANTUM`] retry intervals and for half of the time of
 //! the writer. So the turns come after ever longer times, and a writer gets in between two of them however long readers
@@ -31,6 +32,10 @@ const REFRESH: Duration = Duration::from_secs(1);
 
 /// The number of retry intervals for which intents keep a reader out at most.
 const QUANTUM: u32 = 10;
+
+/// A reader that came before a writer by less than a retry interval divided by this lets it pass: the store says how long a
+/// writer has waited by the clocks of several machines.
+const CLOCKS: u32 = 10;
 
 /// For so many retry intervals after it saw a writer hold the lock, a reader passes the next one. It asks within one of them.
 /// Later it would only keep that writer waiting.
@@ -289,10 +294,14 @@ impl Drop for WaitingWriter {
 /// What one wait has seen of writers and readers.
 pub(crate) struct ModeWait {
     began: Moment,
+    /// A moment before the last request was sent.
+    asked: Moment,
     /// Of a writer: its intent.
     writer: Option<WaitingWriter>,
     /// Of a reader: how long the writer has waited whose intent keeps it out.
     kept_out_by: Option<Duration>,
+    /// Of a reader: by how much it came before that writer at least.
+    came_before_it: Duration,
     /// Of a reader: when a writer held the lock, as it or another waiter of this process has seen.
     saw_writer: Option<Moment>,
     /// Nobody waits any more.
@@ -301,7 +310,15 @@ pub(crate) struct ModeWait {
 
 impl ModeWait {
     pub(crate) fn since(began: Moment) -> ModeWait {
-        ModeWait { began, writer: None, kept_out_by: None, saw_writer: None, is_over: false }
+        ModeWait {
+            began,
+            asked: began,
+            writer: None,
+            kept_out_by: None,
+            came_before_it: Duration::ZERO,
+            saw_writer: None,
+            is_over: false,
+        }
     }
 
     /// Returns the intent that a grant ends.
@@ -316,8 +333,16 @@ impl ModeWait {
         if self.saw_writer.is_some_and(|at| Moment::now().since(at) <= passes_for) {
             return Some(Duration::ZERO);
         }
+        if self.came_before_it > retry / CLOCKS {
+            return Some(Duration::ZERO);
+        }
         let is_due = self.kept_out_by.is_some_and(|writer| waited >= quantum.max(writer / 2));
         is_due.then(|| (retry + retry / 5).min(TURN_MAX))
+    }
+
+    /// The store is asked now.
+    pub(crate) fn asks(&mut self) {
+        self.asked = Moment::now();
     }
 
     /// Remembers what stood in the way of an attempt in this mode. Returns whether a writer should announce itself.
@@ -325,7 +350,9 @@ impl ModeWait {
         match (mode, holder.mode) {
             (Mode::Exclusive, held) => held != Mode::Exclusive && !self.is_over && self.intent().is_none(),
             (_, _) if holder.is_waiting => {
-                self.kept_out_by = Some(holder.waited.unwrap_or_default());
+                let writer = holder.waited.unwrap_or_default();
+                self.kept_out_by = Some(writer);
+                self.came_before_it = self.asked.since(self.began).saturating_sub(writer);
                 false
             }
             (_, held) => {
@@ -450,6 +477,34 @@ mod tests {
         let mut later = ModeWait::since(Moment::now().after(LONG));
         later.saw_writer(seen);
         assert_eq!(later.turn(LONG), None, "the writer was there before it came");
+    }
+
+    /// An earlier writer has kept it out. One that comes back at once would keep it out again and again.
+    #[test]
+    fn a_reader_passes_a_writer_that_came_after_it() {
+        let (retry, second) = (Duration::from_secs(10), Duration::from_secs(1));
+        let mut wait = ModeWait::since(Moment::now());
+        let mut turn_beside = |writer| {
+            wait.refused(Mode::Shared, &Holder::new(None, None, None).waiting(writer));
+            wait.turn(retry)
+        };
+        assert_eq!(turn_beside(Duration::ZERO), None, "it has only begun to wait");
+        wait.asked = wait.began.after(30 * second);
+        let mut turn_beside = |writer| {
+            wait.refused(Mode::Shared, &Holder::new(None, None, None).waiting(writer));
+            wait.turn(retry)
+        };
+        assert_eq!(turn_beside(28 * second), Some(Duration::ZERO), "it passes alone");
+        assert_eq!(turn_beside(Duration::from_millis(29_500)), None, "clocks differ");
+        assert_eq!(turn_beside(31 * second), None, "this one came first");
+        // An answer that comes late makes nobody older.
+        let mut new = ModeWait::since(Moment::now());
+        thread::sleep(Duration::from_millis(5));
+        new.refused(Mode::Shared, &waiting());
+        assert_eq!(new.turn(Duration::from_millis(1)), None);
+        new.asks();
+        new.refused(Mode::Shared, &waiting());
+        assert_eq!(new.turn(Duration::from_millis(1)), Some(Duration::ZERO));
     }
 
     #[test]

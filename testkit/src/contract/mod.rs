@@ -411,6 +411,7 @@ macro_rules! modes_contract {
             a_waiting_writer_keeps_new_readers_out_until_it_has_had_its_turn,
             a_writer_that_gives_up_lets_readers_in,
             a_reader_that_a_writer_keeps_out_for_long_takes_its_turn,
+            a_reader_that_came_before_a_writer_passes_it,
             readers_that_want_each_others_locks_go_on_though_writers_wait_for_both,
             readers_that_want_each_others_locks_go_on_though_writers_of_their_processes_wait,
             a_process_whose_readers_overlap_lets_writers_and_updaters_in,

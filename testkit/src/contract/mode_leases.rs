@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use dlm::{
-    AcquireOptions, Code, Epoch, Error, HistoryKind, Lease, LeaseState, LeaseToken, Level, Lock, LockManager,
-    Mode, Moment,
+    AcquireOptions, CancelToken, Code, Epoch, Error, HistoryKind, Lease, LeaseState, LeaseToken, Level, Lock,
+    LockManager, Mode, Moment,
 };
 
 use super::{HELD, LONGEST, Site, code, eventually, in_time, patiently, spawn};
@@ -197,6 +197,41 @@ pub fn a_reader_that_a_writer_keeps_out_for_long_takes_its_turn(site: &Site) {
     assert!(writer.waits());
     reader.release().unwrap();
     late.release().unwrap();
+    writer.lease().release().unwrap();
+}
+
+/// Writers that come one after another would keep it out for as long as they come.
+pub fn a_reader_that_came_before_a_writer_passes_it(site: &Site) {
+    let [ours, theirs, observer] = [lock(site), lock(site), lock(site)];
+    let second = site.manager();
+    // Intents keep it out for ten of its intervals.
+    let slow = site.builder().retry(Duration::from_secs(2)).store(site.store()).open().unwrap();
+    let reader = ours.shared().acquire().unwrap();
+    let gives_up = CancelToken::new();
+    let first = {
+        let how = AcquireOptions::new().cancel(&gives_up);
+        spawn("writer", move || code(theirs.acquire_with(&how)))
+    };
+    eventually("the writer keeps new readers out", || is_reserved(&observer.shared().try_acquire()));
+    let began = Moment::now();
+    let late = {
+        let lock = lock_of(&slow, "a").shared();
+        spawn("reader", move || lock.acquire().unwrap())
+    };
+    eventually("the reader waits", || slow.stats().threads_waiting == 1);
+    // Longer than the clocks may differ.
+    std::thread::sleep(Duration::from_millis(400));
+    let writer = Writer::waiting(&lock_of(&second, "a"), &observer);
+    eventually("the other writer waits", || second.stats().threads_waiting == 1);
+    std::thread::sleep(Duration::from_millis(200));
+    gives_up.cancel();
+    assert_eq!(first.join().unwrap(), Code::Cancelled);
+    let late = late.join().unwrap();
+    assert!(Moment::now().since(began) < Duration::from_secs(15), "it came in only by a turn");
+    assert!(writer.waits());
+    for lease in [reader, late] {
+        lease.release().unwrap();
+    }
     writer.lease().release().unwrap();
 }
 
