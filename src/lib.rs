@@ -125,6 +125,7 @@ pub use handles::locks::Locks;
 pub use handles::manager::{LockManager, Stats};
 pub use handles::pending::Pending;
 pub use handles::pending_call::PendingCall;
+pub use handles::semaphore::Semaphore;
 pub use lease::token::LeaseToken;
 pub use local::fence_gate::{FenceGate, Pass, ReadPass};
 pub use local::id_lock::{IdGuard, IdGuards, IdLock};
@@ -159,6 +160,7 @@ const _: () = {
     shared::<LockManager>();
     shared::<Lock>();
     shared::<Locks>();
+    shared::<Semaphore>();
     shared::<Pending>();
     shared::<Completions>();
     shared::<Lease>();

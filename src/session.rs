@@ -23,7 +23,7 @@ use crate::runtime::process::process_mark::ProcessMark;
 use crate::runtime::sync::AtomicBool;
 use crate::runtime::time::{Deadline, Moment};
 use crate::settings::manager_options::Settings;
-use crate::store::{LatchStore, LivenessStore, LockStore, ModeStore, locks_only};
+use crate::store::{LatchStore, LivenessStore, LockStore, ModeStore, SemaphoreStore, locks_only};
 use crate::wait::asking::{Askers, READ_MAX};
 use crate::wait::intents::Intents;
 use crate::wait::local_queues::LocalQueues;
@@ -156,6 +156,16 @@ impl Session {
             );
             Error::invalid("mode", mode.name(), allowed)
         })
+    }
+
+    /// Returns the part of the store for semaphores. Does no I/O.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the store has no such part.
+    pub(crate) fn semaphores(&self) -> Result<&dyn SemaphoreStore> {
+        let allowed =
+            "memory:, embedded:, or hbase:// or aerospike:// with layout=own, which keep semaphores";
+        self.store.semaphores().ok_or_else(|| Error::invalid("store", self.store.describe(), allowed))
     }
 
     /// Returns what stands in the way of a grant in this mode. One read of the store.

@@ -21,9 +21,10 @@ use crate::names::owner::OwnerRecord;
 use crate::names::promise::Promise;
 use crate::runtime::time::{Deadline, Moment};
 use crate::store::{
-    Acquired, Attempt, Conversion, Converted, HistoryOf, HistoryStore, Inspection, Intent, IntentId,
-    LatchNote, LatchStore, ListCursor, LivenessStore, LockHold, LockPage, LockQuery, LockStore, ModeStore,
-    ModeTerms, NewLatch, OnRenewed, Released, Renewal, Roster, Step, Stepped, StoreCounters, locks_only,
+    Acquired, AcquiredPermits, Attempt, Conversion, Converted, HistoryOf, HistoryStore, Inspection, Intent,
+    IntentId, LatchNote, LatchStore, ListCursor, LivenessStore, LockHold, LockPage, LockQuery, LockStore,
+    ModeStore, ModeTerms, NewLatch, OnRenewed, PermitTerms, Released, Renewal, Roster, SemaphoreState,
+    SemaphoreStore, Step, Stepped, StoreCounters, locks_only,
 };
 
 pub(crate) struct ObservedStore {
@@ -72,19 +73,16 @@ impl ObservedStore {
     }
 
     /// Observes an acquire, of which several requests may be in doubt.
-    fn observe_acquire(
+    fn observe_acquire<T>(
         &self,
         name: &LockName,
         doubtful: &mut Vec<OwnerRecord>,
-        acquire: impl FnOnce(&mut Vec<OwnerRecord>) -> Result<Acquired>,
-    ) -> Result<Acquired> {
+        acquire: impl FnOnce(&mut Vec<OwnerRecord>) -> Result<T>,
+        of: impl FnOnce(&T) -> StoreOutcome,
+    ) -> Result<T> {
         let before = doubtful.len();
-        let answer = self.observe(
-            StoreCall::Acquire,
-            Some(name),
-            |_| acquire(doubtful),
-            |answer| outcome(answer, of_acquired),
-        );
+        let answer =
+            self.observe(StoreCall::Acquire, Some(name), |_| acquire(doubtful), |answer| outcome(answer, of));
         let is_reported = answer.as_ref().is_err_and(Error::is_in_doubt);
         if self.events.are_open() && doubtful.len() > before && !is_reported {
             self.report(StoreCall::Acquire, Some(name), None, OpenSpans::default());
@@ -133,6 +131,12 @@ fn modes_of(store: &dyn LockStore) -> Result<&dyn ModeStore> {
 }
 
 /// As [`liveness_of`].
+fn semaphores_of(store: &dyn LockStore) -> Result<&dyn SemaphoreStore> {
+    let what = "the store does not keep semaphores any more";
+    store.semaphores().ok_or_else(|| Error::Internal { what: what.into(), source: None })
+}
+
+/// As [`liveness_of`].
 fn history_of(store: &dyn LockStore) -> Result<&dyn HistoryStore> {
     let what = "the store does not keep histories any more";
     store.history().ok_or_else(|| Error::Internal { what: what.into(), source: None })
@@ -150,6 +154,14 @@ fn of_acquired(acquired: &Acquired) -> StoreOutcome {
     match acquired {
         Acquired::Granted(_) => StoreOutcome::Ok,
         Acquired::Held(_) => StoreOutcome::Held,
+    }
+}
+
+fn of_permits(acquired: &AcquiredPermits) -> StoreOutcome {
+    match acquired {
+        AcquiredPermits::Granted(_) => StoreOutcome::Ok,
+        AcquiredPermits::Held(_) => StoreOutcome::Held,
+        AcquiredPermits::OtherSize(_) => StoreOutcome::Failed(Code::InvalidArgument),
     }
 }
 
@@ -212,7 +224,8 @@ impl LockStore for ObservedStore {
     }
 
     fn acquire(&self, attempt: Attempt<'_>, doubtful: &mut Vec<OwnerRecord>) -> Result<Acquired> {
-        self.observe_acquire(attempt.name, doubtful, |doubtful| self.store.acquire(attempt, doubtful))
+        let acquire = |doubtful: &mut Vec<OwnerRecord>| self.store.acquire(attempt, doubtful);
+        self.observe_acquire(attempt.name, doubtful, acquire, of_acquired)
     }
 
     fn acquire_with_fences(
@@ -221,9 +234,9 @@ impl LockStore for ObservedStore {
         fences: u64,
         doubtful: &mut Vec<OwnerRecord>,
     ) -> Result<Acquired> {
-        self.observe_acquire(attempt.name, doubtful, |doubtful| {
-            self.store.acquire_with_fences(attempt, fences, doubtful)
-        })
+        let acquire =
+            |doubtful: &mut Vec<OwnerRecord>| self.store.acquire_with_fences(attempt, fences, doubtful);
+        self.observe_acquire(attempt.name, doubtful, acquire, of_acquired)
     }
 
     fn reserves_fences(&self) -> bool {
@@ -344,6 +357,10 @@ impl LockStore for ObservedStore {
         self.store.modes().map(|_| self as &dyn ModeStore)
     }
 
+    fn semaphores(&self) -> Option<&dyn SemaphoreStore> {
+        self.store.semaphores().map(|_| self as &dyn SemaphoreStore)
+    }
+
     fn liveness(&self) -> Option<&dyn LivenessStore> {
         self.store.liveness().map(|_| self as &dyn LivenessStore)
     }
@@ -384,9 +401,9 @@ impl ModeStore for ObservedStore {
         terms: ModeTerms<'_>,
         doubtful: &mut Vec<OwnerRecord>,
     ) -> Result<Acquired> {
-        self.observe_acquire(attempt.name, doubtful, |doubtful| {
-            modes_of(&*self.store)?.acquire_mode(attempt, terms, doubtful)
-        })
+        let acquire =
+            |doubtful: &mut Vec<OwnerRecord>| modes_of(&*self.store)?.acquire_mode(attempt, terms, doubtful);
+        self.observe_acquire(attempt.name, doubtful, acquire, of_acquired)
     }
 
     fn joins_together(&self) -> bool {
@@ -427,11 +444,35 @@ impl ModeStore for ObservedStore {
 }
 
 #[deny(clippy::missing_trait_methods)]
+impl SemaphoreStore for ObservedStore {
+    fn acquire_permits(
+        &self,
+        attempt: Attempt<'_>,
+        terms: PermitTerms,
+        doubtful: &mut Vec<OwnerRecord>,
+    ) -> Result<AcquiredPermits> {
+        let acquire = |doubtful: &mut Vec<OwnerRecord>| {
+            semaphores_of(&*self.store)?.acquire_permits(attempt, terms, doubtful)
+        };
+        self.observe_acquire(attempt.name, doubtful, acquire, of_permits)
+    }
+
+    fn semaphore(&self, name: &LockName, by: Deadline) -> Result<Option<SemaphoreState>> {
+        self.call(StoreCall::Semaphore, Some(name), |store| semaphores_of(store)?.semaphore(name, by))
+    }
+
+    fn resize(&self, name: &LockName, permits: u16, by: Deadline) -> Result<Option<u16>> {
+        self.call(StoreCall::Resize, Some(name), |store| semaphores_of(store)?.resize(name, permits, by))
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
 impl LivenessStore for ObservedStore {
     fn acquire_until_death(&self, attempt: Attempt<'_>, doubtful: &mut Vec<OwnerRecord>) -> Result<Acquired> {
-        self.observe_acquire(attempt.name, doubtful, |doubtful| {
+        let acquire = |doubtful: &mut Vec<OwnerRecord>| {
             liveness_of(&*self.store)?.acquire_until_death(attempt, doubtful)
-        })
+        };
+        self.observe_acquire(attempt.name, doubtful, acquire, of_acquired)
     }
 
     fn outlive_process(&self, name: &LockName, owner_record: &OwnerRecord, by: Deadline) -> Result<bool> {

@@ -15,6 +15,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{mem, slice};
 
 use crate::error::{Code, Error, Result};
 use crate::events::event::{Event, StartedWork};
@@ -38,33 +39,56 @@ use crate::wait::local_queues::{Answer, Ask, Ended, Terms};
 
 /// Asks the store once, for a caller that does not wait.
 pub(crate) fn once(session: &Arc<Session>, name: &LockName, terms: &AcquireTerms) -> Result<Lease> {
+    let attempt = || attempt(session, name, terms, Deadline::at(Moment::OVER));
+    once_with(session, name, terms, attempt, slice::from_ref)
+}
+
+/// Calls `ask` once, for a caller that does not wait. `leases` are a part of what it gets.
+pub(crate) fn once_with<T>(
+    session: &Arc<Session>,
+    name: &LockName,
+    terms: &AcquireTerms,
+    ask: impl FnOnce() -> Result<Answer<T>>,
+    leases: impl Fn(&T) -> &[Lease],
+) -> Result<T> {
     session.usable()?;
     let open = start(session, name, terms.mode);
-    let answer = match attempt(session, name, terms, Deadline::at(Moment::OVER)) {
-        Ok(Answer::Got(lease)) => terms.settle(&lease).map(|()| lease),
+    let answer = match ask() {
+        Ok(Answer::Got(got)) => terms.settle(leases(&got)).map(|()| got),
         Ok(Answer::Busy(holder)) => {
             session.ask_once(holder.as_ref());
             Err(unavailable(session, name, holder, Duration::ZERO))
         }
         Err(error) => Err(error),
     };
-    report_acquire(session, (name, terms.mode), &answer, || Duration::ZERO, open);
+    report_acquire(session, (name, terms.mode), answer.as_ref().map(leases), || Duration::ZERO, open);
     answer
 }
 
 /// Asks the store until it grants the lock or the wait is over. Blocks this thread.
 pub(crate) fn wait(session: &Arc<Session>, name: &LockName, terms: &AcquireTerms) -> Result<Lease> {
+    let look = || session.read_holder(name);
+    wait_with(session, name, terms, |how| ask(session, name, how, terms, look), slice::from_ref)
+}
+
+/// Calls `ask` when it is the turn of this thread, until it gets what `leases` are a part of or the wait is over. Blocks this
+/// thread.
+pub(crate) fn wait_with<T>(
+    session: &Arc<Session>,
+    name: &LockName,
+    terms: &AcquireTerms,
+    ask: impl FnMut(Ask) -> Result<Answer<T>>,
+    leases: impl Fn(&T) -> &[Lease],
+) -> Result<T> {
     session.usable()?;
     let open = start(session, name, terms.mode);
-    let got = session
-        .queue
-        .wait(name, &terms.of_queue(), |how| ask(session, name, how, terms, || session.read_holder(name)));
+    let got = session.queue.wait(name, &terms.of_queue(), ask);
     terms.end_wait();
     let waited = terms.waited();
     let answer = match got {
-        Ok(lease) if !terms.cancel.as_ref().is_some_and(CancelToken::is_cancelled) => {
+        Ok(got) if !terms.cancel.as_ref().is_some_and(CancelToken::is_cancelled) => {
             // If it cannot be kept alive, dropping the lease releases it.
-            terms.settle(&lease).map(|()| lease)
+            terms.settle(leases(&got)).map(|()| got)
         }
         // The lock was granted during the cancellation. Dropping the lease releases it.
         Ok(_) | Err(Ended::Cancelled) => Err(Error::Cancelled { waited }),
@@ -73,7 +97,7 @@ pub(crate) fn wait(session: &Arc<Session>, name: &LockName, terms: &AcquireTerms
         }
         Err(Ended::Failed(error)) => Err(error),
     };
-    report_acquire(session, (name, terms.mode), &answer, || waited, open);
+    report_acquire(session, (name, terms.mode), answer.as_ref().map(leases), || waited, open);
     answer
 }
 
@@ -111,7 +135,7 @@ fn attempt(
     session.usable()?;
     let AcquireTerms { ttl, mode, .. } = *terms;
     let stay_ends = match session.leases.retake(name, ttl, mode, terms.dies_with_process, waits) {
-        ControlFlow::Break(Answer::Got(lock)) => return leased(session, lock),
+        ControlFlow::Break(Answer::Got(lock)) => return leased(session, lock).map(Answer::Got),
         ControlFlow::Break(Answer::Busy(holder)) => return Ok(Answer::Busy(holder)),
         ControlFlow::Continue(stay_ends) => stay_ends,
     };
@@ -202,24 +226,22 @@ fn granted(
         session.queue.notices().granted(name, grant, terms.mode);
     }
     let lock = HeldLock::new(name.clone(), grant, terms);
-    leased(
-        session,
-        match stay_ends {
-            Some(stay_ends) => lock.goes_on_until(stay_ends),
-            None => lock,
-        },
-    )
+    let lock = match stay_ends {
+        Some(stay_ends) => lock.goes_on_until(stay_ends),
+        None => lock,
+    };
+    leased(session, lock).map(Answer::Got)
 }
 
 /// Makes the lease of a lock that this process has.
 ///
 /// # Errors
 /// RETRIES_EXHAUSTED if the lease is over already. Then the lock is released.
-fn leased(session: &Arc<Session>, lock: HeldLock) -> Result<Answer<Lease>> {
+pub(crate) fn leased(session: &Arc<Session>, lock: HeldLock) -> Result<Lease> {
     let ttl = lock.ttl();
     let lease = Lease::of(session, lock)?;
     if lease.check().is_ok() {
-        return Ok(Answer::Got(lease));
+        return Ok(lease);
     }
     session.usable()?;
     Err(Error::RetriesExhausted {
@@ -258,8 +280,9 @@ impl AcquireTerms {
         let settings = &session.settings;
         let ttl = checked_ttl(how.ttl.unwrap_or(settings.ttl))?;
         how.check(ttl)?;
-        let mode = how.mode.unwrap_or(mode);
-        let joins_together = mode != Mode::Exclusive && session.modes(mode)?.joins_together();
+        let mode = how.mode_of(mode)?;
+        let is_of_readers = matches!(mode, Mode::Shared | Mode::Update);
+        let joins_together = is_of_readers && session.modes(mode)?.joins_together();
         how.check_nested(name, mode)?;
         let dies_with_process = how.dies_with_process || settings.dies_with_process;
         if dies_with_process {
@@ -329,10 +352,12 @@ impl AcquireTerms {
         drop(writer);
     }
 
-    /// Applies the terms to a granted lease. If that fails, drop the lease, which releases it.
-    pub(crate) fn settle(&self, lease: &Lease) -> Result<()> {
-        self.max_hold.map_or(Ok(()), |max_hold| lease.keep(max_hold))?;
-        self.min_hold.map_or(Ok(()), |min_hold| lease.hold_at_least(min_hold))
+    /// Applies the terms to granted leases. If that fails, drop the leases, which releases them.
+    pub(crate) fn settle(&self, leases: &[Lease]) -> Result<()> {
+        leases.iter().try_for_each(|lease| {
+            self.max_hold.map_or(Ok(()), |max_hold| lease.keep(max_hold))?;
+            self.min_hold.map_or(Ok(()), |min_hold| lease.hold_at_least(min_hold))
+        })
     }
 
     /// Returns how long the acquisition has waited: zero if it was to try once.
@@ -362,15 +387,15 @@ pub(crate) fn start(session: &Session, name: &LockName, mode: Mode) -> OpenSpans
 }
 
 /// Reports to the event sinks how an acquisition has ended. Nothing of the library may be locked.
-pub(crate) fn report_acquire(
+fn report_acquire(
     session: &Session,
     wanted: (&LockName, Mode),
-    answer: &Result<Lease>,
-    waited: impl FnOnce() -> Duration,
-    open: OpenSpans,
+    answer: Result<&[Lease], &Error>,
+    waited: impl Fn() -> Duration,
+    mut open: OpenSpans,
 ) {
     match answer {
-        Ok(lease) => lease.tell_acquired(waited, open),
+        Ok(leases) => leases.iter().for_each(|lease| lease.tell_acquired(&waited, mem::take(&mut open))),
         Err(error) => tell_unavailable(session, wanted, error.code(), waited, open),
     }
 }

@@ -106,6 +106,19 @@ impl AcquireOptions {
         self
     }
 
+    /// Returns the mode of an acquisition by a handle that has this one.
+    pub(crate) fn mode_of(&self, of_handle: Mode) -> Result<Mode> {
+        let mode = self.mode.unwrap_or(of_handle);
+        if (mode == Mode::Permit) == (of_handle == Mode::Permit) {
+            return Ok(mode);
+        }
+        Err(Error::invalid(
+            "mode",
+            mode.name(),
+            "EXCLUSIVE, SHARED or UPDATE for a lock, and PERMIT for a semaphore",
+        ))
+    }
+
     /// Checks the outer lease of an acquisition of this lock in this mode.
     pub(crate) fn check_nested(&self, name: &LockName, mode: Mode) -> Result<()> {
         let Some(outer) = &self.nested_in else { return Ok(()) };

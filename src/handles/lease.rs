@@ -99,13 +99,20 @@ impl Lease {
     /// Returns the number of the period in which the lock is held: all readers of one time have the same, and each exclusive
     /// grant begins a new one. `None` if fencing is switched off in the store's options, and in a forked child.
     ///
-    /// It is no fence: it guards no write, because several holders have it.
+    /// It is no fence: it guards no write, because several holders have it. `None` for a permit of a semaphore.
     pub fn epoch(&self) -> Option<Epoch> {
         if self.session.not_forked().is_ok() { self.lock.epoch() } else { None }
     }
 
+    /// Returns the number of the permit, below the size of its [`Semaphore`](crate::Semaphore). `None` if this is the lease of a
+    /// lock.
+    pub fn permit(&self) -> Option<u8> {
+        self.lock.permit()
+    }
+
     /// Returns the number to send along with every write that the lock guards. It grows with every grant.
-    /// `None` if the lease is not exclusive, if fencing is switched off in the store's options, and in a forked child,
+    /// Each grant of one permit of a semaphore has a higher one than the grants of that permit before.
+    /// `None` if other holders may have the same rights, if fencing is switched off in the store's options, and in a forked child,
     /// whose writes the lock does not guard.
     pub fn fence(&self) -> Option<Fence> {
         if self.session.not_forked().is_ok() { self.lock.fence() } else { None }
@@ -135,7 +142,7 @@ impl Lease {
     }
 
     fn fence_or_refuse(&self) -> Result<Fence> {
-        if self.mode() != Mode::Exclusive {
+        if !matches!(self.mode(), Mode::Exclusive | Mode::Permit) {
             let allowed =
                 format!("an exclusive lease, and not one in mode {}: only one holder may write", self.mode());
             return Err(Error::invalid("lease of lock", self.name().key(), allowed));

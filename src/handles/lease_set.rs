@@ -15,8 +15,8 @@ use crate::runtime::time::Deadline;
 use crate::settings::limits::checked_ttl;
 use crate::settings::manager_options::Settings;
 
-/// The leases of several locks that [`LockManager::acquire_all`](crate::LockManager::acquire_all) has acquired together.
-/// It is valid while all of them are.
+/// The leases of several locks that [`LockManager::acquire_all`](crate::LockManager::acquire_all) has acquired together, or of
+/// several permits of a [`Semaphore`](crate::Semaphore). It is valid while all of them are.
 ///
 /// Several threads may use it. Dropping it releases all locks, as dropping each [`Lease`] does.
 #[derive(Debug)]
@@ -63,10 +63,26 @@ impl LeaseSet {
         Ok(set)
     }
 
+    /// Makes the set of permits, in the order of their numbers.
+    pub(crate) fn of_permits(leases: Vec<Lease>) -> LeaseSet {
+        let order = (0..leases.len()).collect();
+        LeaseSet { leases, order }
+    }
+
+    /// Returns the numbers of the permits, in the order of [`leases`](LeaseSet::leases). Empty for locks.
+    pub fn permits(&self) -> Vec<u8> {
+        self.leases.iter().filter_map(Lease::permit).collect()
+    }
+
     /// Returns the leases, in the order in which the locks were passed. For renewals of single leases, and for their
     /// descriptors.
     pub fn leases(&self) -> &[Lease] {
         &self.leases
+    }
+
+    /// Takes the leases out, in the order in which the locks were passed, or in that of the numbers of permits.
+    pub fn into_leases(self) -> Vec<Lease> {
+        self.leases
     }
 
     /// Returns the fences, in the order in which the locks were passed. See [`Lease::fence`].

@@ -14,6 +14,7 @@ use crate::handles::lease::Lease;
 use crate::handles::lease_set::LeaseSet;
 use crate::handles::lock::Lock;
 use crate::handles::locks::{self, Locks};
+use crate::handles::semaphore::Semaphore;
 use crate::lease::token::LeaseToken;
 use crate::names::diagnostic::{Diagnostic, Severity};
 use crate::names::holder::Holder;
@@ -197,6 +198,18 @@ impl LockManager {
     /// contains NUL, or if the level is DC and no farm is set.
     pub fn lock(&self, id: &str, level: Level) -> Result<Lock> {
         Lock::new(&self.session, id, level)
+    }
+
+    /// Returns a handle of the semaphore `id` of this manager's client id, with so many permits: 1 to 256. No I/O.
+    ///
+    /// All processes must use the same number. The first grant decides it, and a handle with another one is refused: see
+    /// [`Semaphore::resize`].
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`](crate::Code::InvalidArgument) for a number that is not allowed, if the store keeps no semaphores,
+    /// and those of [`lock`](LockManager::lock).
+    pub fn semaphore(&self, id: &str, level: Level, permits: u16) -> Result<Semaphore> {
+        Semaphore::new(&self.session, id, level, permits)
     }
 
     /// Acquires several locks together, waiting for them if necessary: all of them or none. `options` are those of
@@ -470,6 +483,7 @@ mod tests {
         let token = LeaseToken {
             mode: Mode::Exclusive,
             epoch: None,
+            permit: None,
             name,
             fence: None,
             ends: TokenEnd::at(Moment::from_nanos(1_000)),
@@ -489,6 +503,7 @@ mod tests {
         let token = LeaseToken {
             mode: Mode::Exclusive,
             epoch: None,
+            permit: None,
             name: manager.lock("a", Level::Xdc).unwrap().name().clone(),
             fence: None,
             ends: TokenEnd::at(Moment::now().after(1000 * ttl)),

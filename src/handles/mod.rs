@@ -16,3 +16,4 @@ pub(crate) mod manager;
 pub(crate) mod pending;
 pub(crate) mod pending_call;
 pub(crate) mod result_slot;
+pub(crate) mod semaphore;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -379,7 +380,7 @@ impl PendingShared {
         });
         let served = Served::of(&answer);
         let kept = match &answer {
-            Ok(Answer::Got(lease)) => self.terms.settle(lease),
+            Ok(Answer::Got(lease)) => self.terms.settle(slice::from_ref(lease)),
             Ok(Answer::Busy(_)) | Err(_) => Ok(()),
         };
         if let (Ok(Answer::Got(lease)), Ok(())) = (&answer, &kept)

@@ -51,6 +51,8 @@ pub(crate) struct HeldLock {
     mode: Mode,
     fence: Option<Fence>,
     epoch: Option<Epoch>,
+    /// Its number, if it is a permit of a semaphore.
+    permit: Option<u8>,
     /// TTL with which it was granted or last renewed, in nanoseconds. Changed under `ownership`.
     ttl: AtomicU64,
     /// See [`Grant::may_reappear`].
@@ -177,6 +179,7 @@ impl HeldLock {
             mode,
             fence: grant.fence,
             epoch: grant.epoch,
+            permit: None,
             ttl: AtomicU64::new(nanos(ttl)),
             may_reappear: grant.may_reappear,
             is_adopted: false,
@@ -209,7 +212,8 @@ impl HeldLock {
 
     /// Makes the state of a lease that comes from another process.
     pub(crate) fn adopted(token: LeaseToken) -> HeldLock {
-        let LeaseToken { name, mode, fence, epoch, ends: token_end, ttl, owner_record, store } = token;
+        let LeaseToken { name, mode, fence, epoch, permit, ends: token_end, ttl, owner_record, store } =
+            token;
         let grant =
             Grant { owner_record, fence, epoch, fences: 1, since: Moment::now(), may_reappear: false };
         // No lease lasts longer than its TTL, even if its token says so.
@@ -219,7 +223,7 @@ impl HeldLock {
         let mut held = HeldLock::new(name, grant, terms);
         held.is_adopted = true;
         held.change(|owned| owned.from_token = Some(FromToken { ends: token_end, store }));
-        held.spare = None;
+        (held.spare, held.permit) = (None, permit);
         held.reported.begin();
         held
     }
@@ -246,6 +250,11 @@ impl HeldLock {
     /// The lock stayed before this lease, and others could not have it in between.
     pub(crate) fn goes_on_until(self, stay_ends: Moment) -> HeldLock {
         HeldLock { stay_ends: Some(stay_ends), ..self }
+    }
+
+    /// It is this permit of a semaphore, which never stays.
+    pub(crate) fn of_permit(self, permit: u8) -> HeldLock {
+        HeldLock { permit: Some(permit), spare: None, ..self }
     }
 
     /// Whether the lock has stayed since others could have it.
@@ -300,9 +309,14 @@ impl HeldLock {
         self.fence
     }
 
-    /// Returns the epoch, which an exclusive lease has begun with its fence.
+    /// Returns the epoch, which an exclusive lease has begun with its fence. `None` for a permit.
     pub(crate) fn epoch(&self) -> Option<Epoch> {
-        self.epoch.or(self.fence.map(Epoch::from))
+        let begun = self.fence.filter(|_| self.mode == Mode::Exclusive);
+        self.epoch.or(begun.map(Epoch::from))
+    }
+
+    pub(crate) fn permit(&self) -> Option<u8> {
+        self.permit
     }
 
     /// Returns a moment before the grant. Of an adopted lease, when it was adopted.
@@ -401,7 +415,7 @@ impl HeldLock {
         *ownership = Ownership::Over;
         self.life.released();
         let (mode, fence, epoch, ttl) = (self.mode, self.fence, self.epoch, self.ttl());
-        Ok(LeaseToken { name, mode, fence, epoch, ends, ttl, owner_record, store })
+        Ok(LeaseToken { name, mode, fence, epoch, permit: self.permit, ends, ttl, owner_record, store })
     }
 
     /// A call other than a renewal or a release has found no record of ours in the store. Returns why. `None` if the lease

@@ -658,6 +658,7 @@ mod tests {
             let lock = Arc::new(HeldLock::adopted(LeaseToken {
                 mode: Mode::Exclusive,
                 epoch: None,
+                permit: None,
                 name: name(),
                 fence: None,
                 ends: TokenEnd::at(Moment::now().after(LONG)),

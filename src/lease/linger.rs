@@ -358,7 +358,7 @@ impl Linger {
             (Mode::Exclusive | Mode::Update, GiveBack::TimeIsOver) => {
                 self.queue.left_to_others(name, grant, self.settings.retry)
             }
-            (Mode::Shared | Mode::Update, _) => self.queue.reader_left(name, grant),
+            (Mode::Shared | Mode::Update | Mode::Permit, _) => self.queue.reader_left(name, grant),
             (Mode::Exclusive, GiveBack::Yields) => self.queue.given_back(name, grant, self.settings.retry),
             (Mode::Exclusive, GiveBack::Otherwise) => self.queue.released(name, grant, self.settings.retry),
         }

@@ -35,6 +35,8 @@ pub struct LeaseToken {
     pub(crate) fence: Option<Fence>,
     /// Of a lease that is not exclusive.
     pub(crate) epoch: Option<Epoch>,
+    /// Of a permit of a semaphore.
+    pub(crate) permit: Option<u8>,
     pub(crate) ends: TokenEnd,
     pub(crate) ttl: Duration,
     pub(crate) owner_record: OwnerRecord,
@@ -96,7 +98,12 @@ impl LeaseToken {
 
     /// See [`Lease::epoch`](crate::Lease::epoch).
     pub fn epoch(&self) -> Option<Epoch> {
-        self.epoch.or(self.fence.map(Epoch::from))
+        self.epoch.or(self.fence.filter(|_| self.mode == Mode::Exclusive).map(Epoch::from))
+    }
+
+    /// See [`Lease::permit`](crate::Lease::permit).
+    pub fn permit(&self) -> Option<u8> {
+        self.permit
     }
 
     /// See [`Lease::fence`](crate::Lease::fence).
@@ -113,13 +120,15 @@ impl LeaseToken {
     /// Encodes `key_len:u16 key fence:u64 (0 = none) ends_ms:u64 ttl_ms:u64 boot:[u8; 16] (0 = unknown)
     /// boot_clock_ends_ns:u64 store:u64 owner_record_len:u16 owner_record`, big-endian. Version 2 has no `store`. Version
     /// 1 also has neither `boot` nor `boot_clock_ends_ns`. Version 4 is for a lease that is not exclusive: it begins with
-    /// `mode:u8`, and has the epoch in place of the fence, and 0 as the store if that is not known.
+    /// `mode:u8`, and has the epoch in place of the fence, and 0 as the store if that is not known. Of a permit, `permit:u8` comes
+    /// next, and it has its fence.
     fn encode(&self) -> Vec<u8> {
         let key = self.name.key().as_bytes();
         let mut bytes = Vec::with_capacity(59 + key.len() + self.owner_record.as_bytes().len());
         let is_exclusive = self.mode == Mode::Exclusive;
         if !is_exclusive {
             bytes.push(self.mode.code());
+            bytes.extend(self.permit);
         }
         // Fits in 16 bits: a name is at most about 1.6 KiB, which was checked when it was made.
         bytes.extend_from_slice(&(key.len() as u16).to_be_bytes());
@@ -142,12 +151,18 @@ impl LeaseToken {
     }
 
     fn decode(bytes: &[u8], version: Version) -> Option<LeaseToken> {
-        let (mode, bytes) = match version {
+        let (mode, permit, bytes) = match version {
             Version::Four => {
                 let (code, rest) = bytes.split_first()?;
-                (Mode::from_code(*code).filter(|mode| *mode != Mode::Exclusive)?, rest)
+                match Mode::from_code(*code).filter(|mode| *mode != Mode::Exclusive)? {
+                    Mode::Permit => {
+                        let (permit, rest) = rest.split_first()?;
+                        (Mode::Permit, Some(*permit), rest)
+                    }
+                    mode => (mode, None, rest),
+                }
             }
-            _ => (Mode::Exclusive, bytes),
+            _ => (Mode::Exclusive, None, bytes),
         };
         let (key_len, rest) = bytes.split_first_chunk::<2>()?;
         let (key, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(*key_len)))?;
@@ -182,13 +197,14 @@ impl LeaseToken {
             return None;
         }
         let number = Some(u64::from_be_bytes(*fence)).filter(|number| *number != 0);
-        let is_exclusive = mode == Mode::Exclusive;
+        let has_fence = matches!(mode, Mode::Exclusive | Mode::Permit);
         let ttl = checked_ttl(Duration::from_millis(u64::from_be_bytes(*ttl_ms))).ok()?;
         Some(LeaseToken {
             name: LockName::from_key(std::str::from_utf8(key).ok()?).ok()?,
             mode,
-            fence: number.filter(|_| is_exclusive).map(Fence),
-            epoch: number.filter(|_| !is_exclusive).map(Epoch),
+            fence: number.filter(|_| has_fence).map(Fence),
+            epoch: number.filter(|_| !has_fence).map(Epoch),
+            permit,
             ends: TokenEnd { wall_ms: u64::from_be_bytes(*ends_ms), boot },
             ttl,
             owner_record: OwnerRecord::from_bytes(owner_record),
@@ -297,6 +313,7 @@ mod tests {
             mode: Mode::Exclusive,
             fence: Some(Fence(77)),
             epoch: None,
+            permit: None,
             ends: TokenEnd {
                 wall_ms: 1_800_000_000_000,
                 boot: Some((Boot::from_bytes([7; Boot::LEN]), Moment::from_nanos(5_000_000_000))),

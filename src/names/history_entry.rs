@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     fn an_entry_of_a_mode_to_come_is_none() {
-        for at_end in [[3, NO_MODE], [1, 3]] {
+        for at_end in [[4, NO_MODE], [1, 4]] {
             let bytes = [sample().encode(), at_end.to_vec()].concat();
             assert_eq!(HistoryEntry::decode(&bytes), None, "{at_end:?}");
         }

@@ -101,6 +101,8 @@ pub struct Holder {
     pub since: Option<SystemTime>,
     /// How it holds the lock, or would hold it.
     pub mode: Mode,
+    /// The number of the permit, if it holds one of a semaphore.
+    pub permit: Option<u8>,
     /// Whether it does not hold the lock but waits for it, and new readers must let it pass.
     pub is_waiting: bool,
     /// How long it has waited, if it waits.
@@ -115,13 +117,20 @@ impl Holder {
 
     /// Makes the holder of an exclusive lock, for stores.
     pub fn new(identity: Option<Identity>, remaining: Option<Duration>, since: Option<SystemTime>) -> Holder {
-        Holder { identity, remaining, since, mode: Mode::Exclusive, is_waiting: false, waited: None }
+        let mode = Mode::Exclusive;
+        Holder { identity, remaining, since, mode, permit: None, is_waiting: false, waited: None }
     }
 
     /// Returns the same holder with this mode, for stores.
     #[must_use]
     pub fn with_mode(self, mode: Mode) -> Holder {
         Holder { mode, ..self }
+    }
+
+    /// Returns the same process as the holder of this permit of a semaphore, for stores.
+    #[must_use]
+    pub fn with_permit(self, permit: u8) -> Holder {
+        Holder { mode: Mode::Permit, permit: Some(permit), ..self }
     }
 
     /// Returns the same process as one that has waited so long for the lock, for stores.

@@ -8,31 +8,46 @@
 //! | less of an exclusive hold | never refused | the next one |
 //! | shared instead of update | never refused | as before |
 //! | exclusive instead of update | anybody else holds the lock | the next one |
+//! | permits of a semaphore | too few are free, one above the size is held, another hold, or an intent | the next one |
 //!
 //! An intent of a process that waits exclusively does not stand in the way of a shared attempt of a process that holds the
 //! lock, nor during a turn of the readers.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use super::grant::{Attempt, Grant, GrantRecord};
 use super::mode_store::{Conversion, INTENT_MAX, Intent, IntentId, LockHold, ModeTerms, TURN_MAX};
+use super::semaphore_store::{AcquiredPermits, PermitGrant, PermitTerms, SemaphoreState};
 use crate::names::fence::{Epoch, Fence};
 use crate::names::holder::{Holder, Identity};
 use crate::names::mode::Mode;
 use crate::names::owner::{OwnerRecord, OwnerToken};
 use crate::runtime::time::{self, Deadline, Moment};
 
+/// How long the size of a semaphore is remembered after its last grant.
+const SIZE_LASTS: Duration = Duration::from_secs(30 * 24 * 3600);
+
 /// What one lock has. Times of different holds are those of one clock.
 #[derive(Debug)]
 pub(super) struct LockHolds {
-    holds: Vec<HoldRecord>,
-    intents: Vec<IntentRecord>,
-    turn_ends: Moment,
+    pub(super) holds: Vec<HoldRecord>,
+    pub(super) intents: Vec<IntentRecord>,
+    pub(super) turn_ends: Moment,
+    /// Of a semaphore.
+    pub(super) size: Option<SizeRecord>,
+}
+
+/// The number of permits of a semaphore.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SizeRecord {
+    pub(super) permits: u16,
+    /// Until when it is remembered.
+    pub(super) ends: Moment,
 }
 
 impl Default for LockHolds {
     fn default() -> LockHolds {
-        LockHolds { holds: Vec::new(), intents: Vec::new(), turn_ends: Moment::OVER }
+        LockHolds { holds: Vec::new(), intents: Vec::new(), turn_ends: Moment::OVER, size: None }
     }
 }
 
@@ -47,6 +62,8 @@ pub(super) struct HoldRecord {
     pub(super) since: SystemTime,
     pub(super) ends: Moment,
     pub(super) identity: Identity,
+    /// Its number, if it is a permit of a semaphore.
+    pub(super) permit: Option<u8>,
 }
 
 /// A process that waits for the lock exclusively.
@@ -77,7 +94,7 @@ impl NewHold {
 
     fn numbered(self, number: u64) -> HoldRecord {
         let NewHold { owner, mode, since, ends, identity } = self;
-        HoldRecord { owner, mode, number, since, ends, identity }
+        HoldRecord { owner, mode, number, since, ends, identity, permit: None }
     }
 }
 
@@ -92,7 +109,11 @@ pub(super) enum HoldChange {
 impl HoldRecord {
     pub(super) fn holder(&self) -> Holder {
         let remaining = Deadline::at(self.ends).remaining();
-        Holder::new(Some(self.identity.clone()), Some(remaining), Some(self.since)).with_mode(self.mode)
+        let holder = Holder::new(Some(self.identity.clone()), Some(remaining), Some(self.since));
+        match self.permit {
+            Some(permit) => holder.with_permit(permit),
+            None => holder.with_mode(self.mode),
+        }
     }
 
     pub(super) fn is_owner(&self, owner_record: &OwnerRecord) -> bool {
@@ -112,7 +133,7 @@ impl HoldRecord {
 /// Makes the grant of a hold, whose last number is `last` of so many.
 pub(super) fn grant_of(owner: &OwnerToken, mode: Mode, last: u64, fences: u64, since: Moment) -> Grant {
     let (fence, epoch) = match mode {
-        Mode::Exclusive => (Some(Fence(last - (fences - 1))), None),
+        Mode::Exclusive | Mode::Permit => (Some(Fence(last - (fences - 1))), None),
         _ => (None, Some(Epoch(last))),
     };
     let owner_record = OwnerRecord::from_bytes(owner.as_bytes().as_slice());
@@ -120,28 +141,6 @@ pub(super) fn grant_of(owner: &OwnerToken, mode: Mode, last: u64, fences: u64, s
 }
 
 impl LockHolds {
-    /// Makes what a lock has from what was stored. It may contain what has ended.
-    #[cfg(feature = "embedded")]
-    pub(super) fn from_parts(
-        holds: Vec<HoldRecord>,
-        intents: Vec<IntentRecord>,
-        turn_ends: Moment,
-    ) -> LockHolds {
-        LockHolds { holds, intents, turn_ends }
-    }
-
-    /// Returns the processes that wait exclusively.
-    #[cfg(feature = "embedded")]
-    pub(super) fn intents(&self) -> &[IntentRecord] {
-        &self.intents
-    }
-
-    /// Returns the end of the turn of the readers; [`Moment::OVER`] if they have none.
-    #[cfg(feature = "embedded")]
-    pub(super) fn turn_ends(&self) -> Moment {
-        self.turn_ends
-    }
-
     /// Forgets what has ended. Call it before anything else.
     pub(super) fn expire(&mut self, now: Moment) {
         self.holds.retain(|hold| now < hold.ends);
@@ -149,15 +148,16 @@ impl LockHolds {
         if self.turn_ends <= now {
             self.turn_ends = Moment::OVER;
         }
+        let is_used = self.holds.iter().any(|hold| hold.permit.is_some());
+        self.size = self.size.filter(|size| is_used || now < size.ends);
     }
 
     /// Whether nothing is left to remember.
     pub(super) fn is_empty(&self) -> bool {
-        self.holds.is_empty() && self.intents.is_empty() && self.turn_ends == Moment::OVER
-    }
-
-    pub(super) fn holds(&self) -> &[HoldRecord] {
-        &self.holds
+        self.holds.is_empty()
+            && self.intents.is_empty()
+            && self.turn_ends == Moment::OVER
+            && self.size.is_none()
     }
 
     /// Returns the hold that ends last.
@@ -237,6 +237,68 @@ impl LockHolds {
         Ok(HoldChange::Made(number))
     }
 
+    /// Returns the numbers of the permits that an attempt can have, or the answer that it gets none.
+    pub(super) fn free_permits(&self, terms: PermitTerms) -> Result<Vec<u8>, Box<AcquiredPermits>> {
+        let PermitTerms { permits, count } = terms;
+        if let Some(size) = self.size.filter(|size| size.permits != permits) {
+            return Err(Box::new(AcquiredPermits::OtherSize(size.permits)));
+        }
+        let is_below = |hold: &HoldRecord| hold.permit.is_some_and(|permit| u16::from(permit) < permits);
+        let others = self.holds.iter().filter(|hold| !is_below(hold));
+        if let Some(hold) = others.max_by_key(|hold| hold.ends) {
+            return Err(Box::new(AcquiredPermits::Held(hold.holder())));
+        }
+        if let Some(waits) = self.intent_before(&ModeTerms::new(Mode::Permit)) {
+            return Err(Box::new(AcquiredPermits::Held(waits)));
+        }
+        let is_free = |permit: &u8| self.holds.iter().all(|hold| hold.permit != Some(*permit));
+        let all = (0..permits).filter_map(|permit| u8::try_from(permit).ok());
+        let free: Vec<u8> = all.filter(is_free).take(count.into()).collect();
+        match self.holds.iter().min_by_key(|hold| hold.ends) {
+            Some(first) if free.len() < usize::from(count) => {
+                Err(Box::new(AcquiredPermits::Held(first.holder())))
+            }
+            _ => Ok(free),
+        }
+    }
+
+    /// Adds permits that are free. `next` begins a new number. If that fails, nothing has changed.
+    pub(super) fn grant_permits<E>(
+        &mut self,
+        new: &[(u8, OwnerToken)],
+        permits: u16,
+        (attempt, now): (&Attempt<'_>, Moment),
+        next: impl FnOnce() -> Result<u64, E>,
+    ) -> Result<Vec<PermitGrant>, E> {
+        let number = next()?;
+        let grant = |(permit, owner): &(u8, OwnerToken)| {
+            let hold = NewHold::new(*owner, Mode::Permit, attempt, now).numbered(number);
+            self.holds.push(HoldRecord { permit: Some(*permit), ..hold });
+            PermitGrant { permit: *permit, grant: grant_of(owner, Mode::Permit, number, 1, now) }
+        };
+        let grants = new.iter().map(grant).collect();
+        self.set_size(permits, now);
+        Ok(grants)
+    }
+
+    /// Changes the number of permits. Returns that before. `None` if there is no semaphore.
+    pub(super) fn resize(&mut self, permits: u16, now: Moment) -> Option<u16> {
+        let before = self.size?.permits;
+        self.set_size(permits, now);
+        Some(before)
+    }
+
+    fn set_size(&mut self, permits: u16, now: Moment) {
+        let last = self.last_to_end().map_or(now, |hold| hold.ends);
+        self.size = Some(SizeRecord { permits, ends: now.max(last).after(SIZE_LASTS) });
+    }
+
+    /// Returns the semaphore. `None` if there is none.
+    pub(super) fn semaphore(&self, hold: impl Fn(&HoldRecord) -> LockHold) -> Option<SemaphoreState> {
+        let held = self.holds.iter().filter(|hold| hold.permit.is_some()).map(hold).collect();
+        self.size.map(|SizeRecord { permits, .. }| SemaphoreState { permits, held })
+    }
+
     pub(super) fn owned(&mut self, owner_record: &OwnerRecord) -> Option<&mut HoldRecord> {
         self.holds.iter_mut().find(|hold| hold.is_owner(owner_record))
     }
@@ -257,5 +319,32 @@ impl LockHolds {
 
     pub(super) fn withdraw(&mut self, intent: Option<IntentId>) {
         self.intents.retain(|other| Some(other.id) != intent);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Permits may be renewed for longer than a size is remembered.
+    #[test]
+    fn the_size_of_a_semaphore_is_known_while_a_permit_is_held() {
+        let (owner, now) = (OwnerToken::from_bytes([1; OwnerToken::LEN]), Moment::now());
+        let name = crate::names::lock_name::LockName::from_key("XDC#tests#a").unwrap();
+        let identity = Identity::this_process("tests").unwrap();
+        let attempt =
+            Attempt { name: &name, ttl: 2 * SIZE_LASTS, identity: &identity, by: Deadline::at(now) };
+        let mut holds = LockHolds::default();
+        let granted: Result<_, std::convert::Infallible> =
+            holds.grant_permits(&[(0, owner)], 3, (&attempt, now), || Ok(1));
+        assert_eq!(granted.unwrap().len(), 1);
+        holds.size = holds.size.map(|size| SizeRecord { ends: now, ..size });
+        let later = now.after(SIZE_LASTS);
+        holds.expire(later);
+        let other = PermitTerms { permits: 4, count: 1 };
+        assert!(matches!(holds.free_permits(other), Err(it) if matches!(*it, AcquiredPermits::OtherSize(3))));
+        holds.release(&OwnerRecord::from_bytes(owner.as_bytes().as_slice()));
+        holds.expire(later);
+        assert!(holds.size.is_none() && holds.is_empty());
     }
 }

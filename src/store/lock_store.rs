@@ -11,6 +11,7 @@ use super::history_store::HistoryStore;
 use super::latch_store::LatchStore;
 use super::lock_list::{ListCursor, LockPage, LockQuery};
 use super::mode_store::ModeStore;
+use super::semaphore_store::SemaphoreStore;
 use crate::error::{Error, Result};
 use crate::names::diagnostic::Diagnostic;
 use crate::names::fence::Fence;
@@ -308,6 +309,13 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
     ///
     /// Default: `None`. Then locks are exclusive.
     fn modes(&self) -> Option<&dyn ModeStore> {
+        None
+    }
+
+    /// Returns the part of this store for semaphores. Does not block.
+    ///
+    /// Default: `None`.
+    fn semaphores(&self) -> Option<&dyn SemaphoreStore> {
         None
     }
 

@@ -15,9 +15,10 @@ use super::mode_store::check_conversion;
 use super::scheme::Scheme;
 use super::store_uri::StoreUri;
 use super::{
-    Acquired, Attempt, Conversion, Converted, GrantRecord, HISTORY_MAX, HistoryOf, HistoryStore, Inspection,
-    Intent, IntentId, LatchNote, LatchStore, ListCursor, ListedLock, LockHold, LockPage, LockQuery,
-    LockStore, ModeStore, ModeTerms, NewLatch, Released, Roster, Step, Stepped,
+    Acquired, AcquiredPermits, Attempt, Conversion, Converted, GrantRecord, HISTORY_MAX, HistoryOf,
+    HistoryStore, Inspection, Intent, IntentId, LatchNote, LatchStore, ListCursor, ListedLock, LockHold,
+    LockPage, LockQuery, LockStore, ModeStore, ModeTerms, NewLatch, PermitTerms, Released, Roster,
+    SemaphoreState, SemaphoreStore, Step, Stepped,
 };
 use crate::error::{Error, Result};
 use crate::names::diagnostic::Diagnostic;
@@ -266,6 +267,10 @@ impl LockStore for MemoryStore {
         Some(self)
     }
 
+    fn semaphores(&self) -> Option<&dyn SemaphoreStore> {
+        Some(self)
+    }
+
     fn latches(&self) -> Option<&dyn LatchStore> {
         Some(self)
     }
@@ -323,7 +328,7 @@ impl ModeStore for MemoryStore {
 
     fn holds(&self, name: &LockName, _by: Deadline) -> Result<Vec<LockHold>> {
         let mut state = self.state.lock();
-        let holds = state.live(name).map_or(&[][..], |holds| holds.holds());
+        let holds = state.live(name).map_or(&[][..], |holds| &holds.holds);
         Ok(holds.iter().map(HoldRecord::hold).collect())
     }
 
@@ -340,6 +345,41 @@ impl ModeStore for MemoryStore {
             holds.withdraw(Some(intent));
         }
         Ok(())
+    }
+}
+
+impl SemaphoreStore for MemoryStore {
+    fn acquire_permits(
+        &self,
+        attempt: Attempt<'_>,
+        terms: PermitTerms,
+        _doubtful: &mut Vec<OwnerRecord>,
+    ) -> Result<AcquiredPermits> {
+        let owners: Vec<_> = (0..terms.count).map(|_| OwnerToken::draw()).collect::<Result<_>>()?;
+        let mut state = self.state.lock();
+        state.sweep();
+        // Forgets what has ended.
+        state.live(attempt.name);
+        let MemoryState { locks, fence, .. } = &mut *state;
+        let holds = locks.entry(attempt.name.clone()).or_default();
+        let free = match holds.free_permits(terms) {
+            Ok(free) => free,
+            Err(refused) => return Ok(*refused),
+        };
+        let new: Vec<_> = free.into_iter().zip(owners).collect();
+        let Ok(grants) =
+            holds.grant_permits(&new, terms.permits, (&attempt, Moment::now()), || count(fence, 1));
+        Ok(AcquiredPermits::Granted(grants))
+    }
+
+    fn semaphore(&self, name: &LockName, _by: Deadline) -> Result<Option<SemaphoreState>> {
+        let mut state = self.state.lock();
+        Ok(state.live(name).and_then(|holds| holds.semaphore(HoldRecord::hold)))
+    }
+
+    fn resize(&self, name: &LockName, permits: u16, _by: Deadline) -> Result<Option<u16>> {
+        let mut state = self.state.lock();
+        Ok(state.live(name).and_then(|holds| holds.resize(permits, Moment::now())))
     }
 }
 

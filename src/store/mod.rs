@@ -37,6 +37,7 @@ pub mod remote;
 #[cfg(any(feature = "aerospike", feature = "hbase"))]
 mod request_kind;
 pub(crate) mod scheme;
+mod semaphore_store;
 pub(crate) mod store_uri;
 #[cfg(any(feature = "aerospike", feature = "hbase"))]
 mod tls;
@@ -85,5 +86,9 @@ pub use mode_store::{
     Conversion, Converted, INTENT_MAX, Intent, IntentId, LockHold, ModeStore, ModeTerms, TURN_MAX,
 };
 pub use scheme::{Scheme, register_scheme};
+pub(crate) use semaphore_store::checked_size;
+pub use semaphore_store::{
+    AcquiredPermits, PERMITS_MAX, PermitGrant, PermitTerms, SemaphoreState, SemaphoreStore,
+};
 pub use store_uri::StoreUri;
 pub use uri::{open, schemes};

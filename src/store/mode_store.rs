@@ -159,9 +159,10 @@ pub struct LockHold {
 }
 
 impl LockHold {
-    /// Returns the last fence of an exclusive hold.
+    /// Returns the last fence of an exclusive hold, or the fence of a permit.
     pub fn fence(&self) -> Option<Fence> {
-        self.epoch.filter(|_| self.holder.mode == Mode::Exclusive).map(|epoch| Fence(epoch.0))
+        let has_fence = matches!(self.holder.mode, Mode::Exclusive | Mode::Permit);
+        self.epoch.filter(|_| has_fence).map(|epoch| Fence(epoch.0))
     }
 }
 

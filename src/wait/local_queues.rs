@@ -110,7 +110,7 @@ fn is_more(waiter: &Waiter, than: Mode) -> bool {
         Mode::Exclusive if waiter.is_within => than == Mode::Shared,
         Mode::Exclusive => than != Mode::Exclusive,
         Mode::Update => than == Mode::Shared,
-        Mode::Shared => false,
+        Mode::Shared | Mode::Permit => false,
     }
 }
 

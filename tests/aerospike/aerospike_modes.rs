@@ -32,6 +32,7 @@ fn site(test: &str) -> Option<Site> {
 }
 
 dlm_testkit::modes_contract!(site);
+dlm_testkit::semaphores_contract!(site);
 
 // ---- The record ----------------------------------------------------------------------------------------------------
 
@@ -341,7 +342,7 @@ fn nobody_else_writes_to_the_record_of_a_lock_that_is_held_exclusively() {
     assert!(!before.bins.contains_key("own_holds") && before.token() != BASE);
     let id = IntentId::draw().unwrap();
     stage.announce(id);
-    for mode in Mode::ALL {
+    for mode in Mode::OF_LOCKS {
         assert_eq!(stage.refused(mode).mode, Mode::Exclusive);
         let turn = ModeTerms { turn: Some(INTENT_MAX), ..ModeTerms::new(mode) };
         let nested = ModeTerms { nested_in: Some(&reader.owner_record), ..ModeTerms::new(mode) };
@@ -371,7 +372,7 @@ fn a_hold_of_an_unknown_kind_keeps_everybody_out_until_it_ends() {
         let Some(stage) = stage("unknown") else { return };
         let (reader, update) = (stage.take(Mode::Shared), stage.take(Mode::Update));
         stage.put_hold(key, vec![end_in(2 * ms), "more".into()], 2 * ms);
-        for mode in Mode::ALL {
+        for mode in Mode::OF_LOCKS {
             assert_eq!(stage.refused(mode).mode, Mode::Exclusive, "{mode} beside {key:?}");
             let blocker = modes(&*stage.theirs).blocker(&stage.name, mode, soon()).unwrap();
             assert!(blocker.is_some(), "{mode} beside {key:?}");
@@ -385,12 +386,12 @@ fn a_hold_of_an_unknown_kind_keeps_everybody_out_until_it_ends() {
         stage.release(&reader);
         stage.release(&second);
         assert!(stage.stored().int("own_lasts_ms") > ms, "the unknown hold lasts");
-        for mode in Mode::ALL {
+        for mode in Mode::OF_LOCKS {
             stage.refused(mode);
         }
         stage.put_hold(key, vec![end_in(-1), "more".into()], 10 * ms);
         // The base lasts, and no hold that this version knows: another kind may be there.
-        for mode in Mode::ALL {
+        for mode in Mode::OF_LOCKS {
             stage.refused(mode);
         }
         stage.put_hold(key, vec![end_in(-1), "more".into()], -1);
@@ -406,7 +407,7 @@ fn a_base_of_an_unknown_kind_keeps_everybody_out() {
     stage.release(&stage.take(Mode::Shared));
     let other = raw::Bin::new("own_token", raw::Value::Blob(b"dlm-other-kinds!".to_vec()));
     stage.put_bins(&[other, raw::Bin::new("own_lasts_ms", 600_000.into())]);
-    for mode in Mode::ALL {
+    for mode in Mode::OF_LOCKS {
         assert_eq!(stage.refused(mode).mode, Mode::Exclusive);
     }
     assert_eq!(stage.holds().len(), 1);

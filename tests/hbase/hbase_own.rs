@@ -59,6 +59,7 @@ fn site_of_the_long_run(test: &str) -> Option<Site> {
 
 dlm_testkit::contract!(site);
 dlm_testkit::modes_contract!(site);
+dlm_testkit::semaphores_contract!(site);
 dlm_testkit::linger_contract!(site_of_the_long_run);
 
 static SERVER: Target = Target {

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use dlm::hbase::{Cells, Column, RowCells, Table};
 use dlm::store::{
-    Acquired, Attempt, Conversion, Converted, Grant, HbaseStore, Identity, Intent, IntentId, LockQuery,
-    LockStore, ModeTerms, OwnerRecord, Released, Renewal,
+    Acquired, AcquiredPermits, Attempt, Conversion, Converted, Grant, HbaseStore, Identity, Intent, IntentId,
+    LockQuery, LockStore, ModeTerms, OwnerRecord, PermitTerms, Released, Renewal,
 };
 use dlm::{Code, Deadline, Holder, Level, LockManager, LockName, Mode, Moment, NamePolicy, Severity};
 use dlm_fixtures::hbase::{Hbase, fresh_table, hbase_or_skip};
@@ -402,7 +402,7 @@ fn no_hold_outlives_its_base() {
 fn a_version_without_modes_that_breaks_the_base_ends_all_holds() {
     let Some(hbase) = created() else { return };
     let (ours, theirs) = (Process::at(hbase.master), Process::at(hbase.master));
-    for mode in Mode::ALL {
+    for mode in Mode::OF_LOCKS {
         let name = fresh("broken");
         let held = [Mode::Shared, Mode::Shared, Mode::Update].map(|mode| ours.take(&name, mode, HELD));
         let base = OwnerRecord::from_bytes(value(&Raw::of(hbase, &name).read(), LOCK));
@@ -463,7 +463,7 @@ struct Hostile {
 
 /// Returns cells beside that of this reader, each in another place.
 fn hostile_cells(reader: &[u8]) -> Vec<Hostile> {
-    const ALL: &[Mode] = &Mode::ALL;
+    const ALL: &[Mode] = &Mode::OF_LOCKS;
     const WRITERS: &[Mode] = &[Mode::Exclusive];
     const READERS: &[Mode] = &[Mode::Shared, Mode::Update];
     let cell = |what, qualifier: &[u8], value: &[u8], excludes| Hostile {
@@ -590,7 +590,7 @@ fn nobody_comes_back(process: &Process, name: &LockName, (began, ttl): (Moment, 
 fn a_reader_that_was_released_does_not_come_back_after_a_shorter_one_and_a_flush() {
     let Some(hbase) = created() else { return };
     let mut peer = Peer::start(hbase);
-    for last in Mode::ALL {
+    for last in Mode::OF_LOCKS {
         in_time(|ttl| {
             let (name, ours, theirs) = (fresh("ghost"), Process::at(hbase.master), Process::at(hbase.master));
             let row = HbaseStore::lock_row(&name);
@@ -804,6 +804,36 @@ fn readers_whose_common_request_loses_a_message_all_come_and_all_go() {
     }
 }
 
+#[test]
+fn permits_whose_requests_lose_a_message_are_granted_together_and_go_alone() {
+    let Some(hbase) = created() else { return };
+    let it = Lossy::new(hbase);
+    let ask = |process: &Process, count| {
+        let attempt = Attempt { name: &it.name, ttl: HELD, identity: &process.identity, by: soon() };
+        let (terms, mut doubtful) = (PermitTerms { permits: 3, count }, Vec::new());
+        let semaphores = process.store.semaphores().unwrap();
+        let answer = semaphores.acquire_permits(attempt, terms, &mut doubtful);
+        it.clean_up(&doubtful);
+        match answer {
+            Ok(AcquiredPermits::Granted(grants)) => grants,
+            other => panic!("{other:?}"),
+        }
+    };
+    for fault in &LOSSES {
+        for beside in [0, 1] {
+            let others: Vec<_> = (0..beside).flat_map(|_| ask(&it.theirs, 1)).collect();
+            let grants = it.losing(fault, || ask(&it.ours, 2));
+            let state = it.theirs.store.semaphores().unwrap().semaphore(&it.name, soon()).unwrap().unwrap();
+            assert_eq!(state.held.len(), 2 + beside, "{fault:?}");
+            assert!(it.losing(fault, || it.ours.renew(&it.name, &grants[0].grant, HELD)).is_some());
+            it.losing(fault, || it.ours.free_or_gone(&it.name, &grants[0].grant));
+            it.ours.free(&it.name, &grants[1].grant);
+            others.iter().for_each(|other| it.theirs.free(&it.name, &other.grant));
+            it.theirs.assert_free(&it.name);
+        }
+    }
+}
+
 /// A row would fill with cells of places that were used once, and every read of it reads them all.
 #[test]
 fn a_process_takes_places_that_others_have_left_also_if_it_does_not_read_the_row_first() {
@@ -904,7 +934,7 @@ impl Lossy {
     /// Asserts who is let in beside our hold.
     #[track_caller]
     fn beside(&self, held: Mode) {
-        for mode in Mode::ALL {
+        for mode in Mode::OF_LOCKS {
             if held.is_compatible_with(mode) {
                 let grant = self.theirs.take(&self.name, mode, HELD);
                 self.theirs.free(&self.name, &grant);

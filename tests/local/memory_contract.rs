@@ -14,3 +14,4 @@ dlm_testkit::contract!(site);
 dlm_testkit::latch_contract!(site);
 dlm_testkit::linger_contract!(site);
 dlm_testkit::modes_contract!(site);
+dlm_testkit::semaphores_contract!(site);

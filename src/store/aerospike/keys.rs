@@ -67,13 +67,16 @@ pub(crate) mod own_bins {
     /// lists do not write it.
     pub(crate) const NAME: &str = "own_name";
     /// The holds in other modes than exclusive, while the token is [`BASE`](super::BASE): a map from [keys](super::hold_key) to
-    /// lists of the end in milliseconds since 1970, the length in milliseconds, and the holder.
+    /// lists of the end in milliseconds since 1970, the length in milliseconds, and the holder. For a permit of a semaphore its
+    /// number and its fence follow.
     pub(crate) const HOLDS: &str = "own_holds";
     /// The end of the turn of the readers, in milliseconds since 1970.
     pub(crate) const TURN: &str = "own_turn";
     /// Until when processes may wait for the lock exclusively, in milliseconds since 1970. Who finds it over need not read
     /// their [record](super::waits_key).
     pub(crate) const WAITS: &str = "own_waits";
+    /// The number of permits of a semaphore.
+    pub(crate) const SIZE: &str = "own_size";
 }
 
 /// The token of a lock that is held in other modes than exclusive. It is nobody's: those of leases are random.

@@ -13,7 +13,7 @@
 //! The record has the set and the key of the layout `java`, whose clients create a lock's record only if there is none.
 //! So each layout refuses the locks of the other one.
 //!
-//! Holds in other modes than exclusive have more bins in the same record: see [`modes`].
+//! Holds in other modes than exclusive have more bins in the same record: see [`modes`], and [`permits`] for semaphores.
 //!
 //! A fence must also be above those of the layout `java`, which a separate record keeps for 30 days. While the set of
 //! these records is not empty, the first fence of a new record is negative. It is then raised above the fence of the
@@ -22,6 +22,7 @@
 mod conditions;
 mod intents;
 mod modes;
+mod permits;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,8 +56,8 @@ use crate::settings::options::Options;
 use crate::store::counters::{LiveCounters, StoreCounters};
 use crate::store::layout::Layout;
 use crate::store::remote::{
-    Capabilities, Compares, Create, Created, Found, ModeRegister, OnReply, ReadBack, Record, Register,
-    Replace, Reply, Settled, Standing,
+    Capabilities, Compares, Create, Created, Found, ModeRegister, OnReply, PermitRegister, ReadBack, Record,
+    Register, Replace, Reply, Settled, Standing,
 };
 use crate::store::{HistoryOf, HistoryStore, LatchStore, ListCursor, LockPage, LockQuery};
 
@@ -394,6 +395,10 @@ impl Register for AerospikeOwnStore {
         (!self.beside_java).then_some(self)
     }
 
+    fn permits(&self) -> Option<&dyn PermitRegister> {
+        (!self.beside_java).then_some(self)
+    }
+
     fn latches(&self) -> Option<&dyn LatchStore> {
         Some(&self.latches)
     }
@@ -413,8 +418,12 @@ impl ReplaceParts for OwnReplace {
             return vec![BinOperation::Put(LASTS_MS, BinValue::Int(self.lasts_ms))];
         }
         let key = conditions::key(self.mode, &self.token);
+        let renewed = match self.mode {
+            Mode::Permit => conditions::permit_renewed(&key, self.lasts_ms),
+            _ => conditions::holds_renewed(&key, self.lasts_ms),
+        };
         vec![
-            BinOperation::Compute(HOLDS, conditions::holds_renewed(&key, self.lasts_ms)),
+            BinOperation::Compute(HOLDS, renewed),
             BinOperation::Compute(LASTS_MS, conditions::lasts_for_all()),
         ]
     }

@@ -110,9 +110,23 @@ fn hold((key, value): (&BinValue, &BinValue), now: i64, number: u64, base: Durat
         }),
         _ => None,
     };
+    let int = |at: usize| match parts.get(at) {
+        Some(BinValue::Int(number)) => Some(*number),
+        _ => None,
+    };
+    // Of a permit its number and its fence.
+    let of_permit = || Some((u8::try_from(int(3)?).ok()?, u64::try_from(int(4)?).ok()?));
+    let (place, number) = match mode {
+        Some((Mode::Permit, _)) => match of_permit() {
+            Some(of_permit) => of_permit,
+            None => return unknown(left),
+        },
+        _ => (0, number),
+    };
     match (mode, parts.get(1), parts.get(2)) {
         (Some((mode, token)), Some(BinValue::Int(lasts_ms)), Some(BinValue::Bytes(who))) => {
-            let record = Record::of_parts(&token, millis(*lasts_ms), who).numbered(number).placed(mode, 0);
+            let record =
+                Record::of_parts(&token, millis(*lasts_ms), who).numbered(number).placed(mode, place);
             Some(Found::lasting(Some(record), left))
         }
         _ => unknown(left),

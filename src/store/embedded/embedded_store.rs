@@ -28,7 +28,7 @@ use crate::store::embedded::lmdb::{Access, Environment, LIMIT, Reader, Turn, Txn
 use crate::store::lock_holds::grant_of;
 use crate::store::{
     Acquired, Attempt, HistoryStore, Inspection, IntentId, LatchStore, ListCursor, ListedLock, LivenessStore,
-    LockPage, LockQuery, LockStore, ModeStore, Released,
+    LockPage, LockQuery, LockStore, ModeStore, Released, SemaphoreStore,
 };
 
 /// Number of records that the sweep checks with each grant and each new latch. With only one, records of locks that
@@ -660,6 +660,10 @@ impl LockStore for EmbeddedStore {
     }
 
     fn modes(&self) -> Option<&dyn ModeStore> {
+        Some(self)
+    }
+
+    fn semaphores(&self) -> Option<&dyn SemaphoreStore> {
         Some(self)
     }
 

@@ -10,11 +10,14 @@
 //! | a hold, kind `1` | code of the mode, owner token (16), number (8), since in milliseconds since 1970 (8), holder |
 //! | an intent, kind `2` | id (8), when it was announced first (8), the process that waits |
 //! | the turn of the readers, kind `3` | nothing |
+//! | the size of a semaphore, kind `4` | number of permits (2), the end (8) until which it is remembered |
+//!
+//! The entry of a size ends with the last hold if there are any, because earlier versions take it for one. A hold with the mode of a permit is one permit of the semaphore, whose number (1) comes behind the holder.
 //!
 //! An exclusive hold has only the record of the lock, as it had before there were modes. While there are other holds, that
 //! record is a base (see `record`): its token is drawn at random and owns nothing, and it ends with the last hold. The holds
 //! quote that token. If the record of the lock is not a live base with the token that they quote, they are void: somebody has
-//! broken them all, or they have expired. Intents and the turn need no base. Then the token is zeros.
+//! broken them all, or they have expired. Intents, the turn and the size need no base. Then the token is zeros.
 //!
 //! **Versions without modes** use the file too. To them:
 //!
@@ -40,24 +43,24 @@ use crate::names::mode::Mode;
 use crate::names::owner::OwnerToken;
 use crate::runtime::time::Moment;
 use crate::store::latch_record::LatchRecord;
-use crate::store::lock_holds::{HoldRecord, IntentRecord, LockHolds};
+use crate::store::lock_holds::{HoldRecord, IntentRecord, LockHolds, SizeRecord};
 use crate::store::mode_store::IntentId;
 
 const VERSION: u8 = 1;
 const HOLD: u8 = 1;
 const INTENT: u8 = 2;
 const TURN: u8 = 3;
+const SIZE: u8 = 4;
 
 /// What the token of the base is if there are no holds.
 const NO_BASE: [u8; OwnerToken::LEN] = [0; OwnerToken::LEN];
 
 /// The record as it was read. It may contain what has ended.
+#[derive(Default)]
 pub(super) struct ModesRecord {
     /// The token of the base that the holds belong to. `None` if there are no holds.
     pub(super) base: Option<OwnerToken>,
-    pub(super) holds: Vec<HoldRecord>,
-    pub(super) intents: Vec<IntentRecord>,
-    pub(super) turn_ends: Moment,
+    pub(super) of: LockHolds,
     pub(super) later: LaterParts,
 }
 
@@ -84,18 +87,6 @@ struct LaterEntry {
     rest: Vec<u8>,
 }
 
-impl Default for ModesRecord {
-    fn default() -> ModesRecord {
-        ModesRecord {
-            base: None,
-            holds: Vec::new(),
-            intents: Vec::new(),
-            turn_ends: Moment::OVER,
-            later: LaterParts::default(),
-        }
-    }
-}
-
 impl LaterParts {
     /// Forgets the entries that have ended.
     pub(super) fn expire(&mut self, now: Moment) {
@@ -109,7 +100,8 @@ impl LaterParts {
 
     /// Returns the code of the mode of this hold, if this version does not know it.
     pub(super) fn mode_of(&self, hold: &HoldRecord) -> Option<u8> {
-        self.hold(hold).map(|later| later.mode).filter(|code| known(*code).is_none())
+        // In this record that mode stands for one that is not known.
+        self.hold(hold).filter(|_| hold.mode == Mode::Exclusive).map(|later| later.mode)
     }
 
     fn hold(&self, hold: &HoldRecord) -> Option<&LaterHold> {
@@ -132,20 +124,26 @@ pub(super) fn encode(base: Option<&OwnerToken>, of: &LockHolds, later: &LaterPar
     let mut entries = Vec::new();
     if let Some(base) = base {
         // A hold with the token of the base stands for entries of other kinds.
-        let holds = of.holds().iter().filter(|hold| hold.owner != *base);
+        let holds = of.holds.iter().filter(|hold| hold.owner != *base);
         entries.extend(holds.map(|hold| (HOLD, hold.ends, hold_bytes(hold, later.hold(hold)))));
         entries.extend(later.entries.iter().map(|entry| (entry.kind, entry.ends, entry.rest.clone())));
     }
-    for intent in of.intents() {
+    for intent in &of.intents {
         let mut rest = intent.id.0.to_be_bytes().to_vec();
         rest.extend_from_slice(&intent.since.as_nanos().to_be_bytes());
         intent.identity.encode_into(&mut rest);
         entries.push((INTENT, intent.ends, rest));
     }
-    if of.turn_ends() != Moment::OVER {
-        entries.push((TURN, of.turn_ends(), Vec::new()));
+    if of.turn_ends != Moment::OVER {
+        entries.push((TURN, of.turn_ends, Vec::new()));
     }
-    let ends = entries.iter().map(|(_, ends, _)| *ends).max().unwrap_or(Moment::OVER);
+    if let Some(SizeRecord { permits, ends }) = of.size {
+        let last = of.holds.iter().map(|hold| hold.ends).max().filter(|_| base.is_some());
+        let rest = [&permits.to_be_bytes()[..], &ends.as_nanos().to_be_bytes()].concat();
+        entries.push((SIZE, last.map_or(ends, |last| last.min(ends)), rest));
+    }
+    let ends = entries.iter().map(|(_, ends, _)| *ends).chain(of.size.map(|size| size.ends)).max();
+    let ends = ends.unwrap_or(Moment::OVER);
     let mut out = latch_codec::encode(&LatchRecord { ends, ..LatchRecord::absent() });
     out.push(VERSION);
     out.extend_from_slice(base.map_or(&NO_BASE[..], |base| base.as_bytes().as_slice()));
@@ -167,6 +165,7 @@ fn hold_bytes(hold: &HoldRecord, later: Option<&LaterHold>) -> Vec<u8> {
         out.extend_from_slice(&number.to_be_bytes());
     }
     hold.identity.encode_into(&mut out);
+    out.extend(hold.permit);
     out.extend_from_slice(later.map_or(&[], |later| &later.appended));
     out
 }
@@ -197,9 +196,15 @@ impl ModesRecord {
                 let (id, rest) = number(entry)?;
                 let (since, rest) = number(rest)?;
                 let (since, identity) = (Moment::from_nanos(since), Identity::decode(rest)?);
-                self.intents.push(IntentRecord { id: IntentId(id), since, identity, ends });
+                self.of.intents.push(IntentRecord { id: IntentId(id), since, identity, ends });
             }
-            TURN => self.turn_ends = ends,
+            TURN => self.of.turn_ends = ends,
+            SIZE if entry.len() == 10 => {
+                let (permits, ends) = entry.split_first_chunk()?;
+                let (ends, _) = number(ends)?;
+                let (permits, ends) = (u16::from_be_bytes(*permits), Moment::from_nanos(ends));
+                self.of.size = Some(SizeRecord { permits, ends });
+            }
             kind => self.later.entries.push(LaterEntry { kind, ends, rest: entry.to_vec() }),
         }
         Some(())
@@ -212,17 +217,23 @@ impl ModesRecord {
         let (number_of_hold, rest) = number(rest)?;
         let (since_ms, rest) = number(rest)?;
         let (identity, appended) = Identity::split(rest)?;
-        if known(mode).is_none() || !appended.is_empty() {
+        let (known, permit, appended) = match (known(mode), appended) {
+            (Some(Mode::Permit), [permit, appended @ ..]) => (Some(Mode::Permit), Some(*permit), appended),
+            (Some(Mode::Permit), []) => (None, None, appended),
+            (known, _) => (known, None, appended),
+        };
+        if known.is_none() || !appended.is_empty() {
             self.later.holds.push(LaterHold { owner, mode, appended: appended.to_vec() });
         }
-        self.holds.push(HoldRecord {
+        self.of.holds.push(HoldRecord {
             owner,
             // The mode that is compatible with nothing.
-            mode: known(mode).unwrap_or(Mode::Exclusive),
+            mode: known.unwrap_or(Mode::Exclusive),
             number: number_of_hold,
             since: wall_at(since_ms),
             ends,
             identity,
+            permit,
         });
         Some(())
     }
@@ -262,6 +273,7 @@ mod tests {
             since: wall_at(1_700_000_000_123),
             ends: Moment::from_nanos(ends),
             identity: identity("nightly"),
+            permit: None,
         }
     }
 
@@ -273,7 +285,7 @@ mod tests {
             ends: Moment::from_nanos(3),
         };
         let holds = vec![hold(7, Mode::Shared, 1), hold(8, Mode::Update, 2)];
-        LockHolds::from_parts(holds, vec![intent], Moment::from_nanos(4))
+        LockHolds { holds, intents: vec![intent], turn_ends: Moment::from_nanos(4), size: None }
     }
 
     fn hex(bytes: &[u8]) -> String {
@@ -281,8 +293,8 @@ mod tests {
     }
 
     fn again(bytes: &[u8]) -> Option<Vec<u8>> {
-        let ModesRecord { base, holds, intents, turn_ends, later } = decode(bytes)?;
-        Some(encode(base.as_ref(), &LockHolds::from_parts(holds, intents, turn_ends), &later))
+        let ModesRecord { base, of, later } = decode(bytes)?;
+        Some(encode(base.as_ref(), &of, &later))
     }
 
     /// Processes of several versions use one file.
@@ -306,6 +318,34 @@ mod tests {
     }
 
     #[test]
+    fn the_bytes_of_a_semaphore_stay_as_they_are() {
+        let permit = HoldRecord { permit: Some(200), ..hold(7, Mode::Permit, 1) };
+        let size = SizeRecord { permits: 256, ends: Moment::from_nanos(5) };
+        let of = LockHolds { holds: vec![permit], size: Some(size), ..LockHolds::default() };
+        let expected = "0100000000000000050000000000000000 0000 01 09090909090909090909090909090909 00000002 \
+            01 0000000000000001 003c 03 07070707070707070707070707070707 fffffffffffffffe 0000018bcfe5687b \
+            0000002a 0000000000000005 0568c3b67374 076e696768746c79 c8 \
+            04 0000000000000001 000a 0100 0000000000000005";
+        let bytes = encode(Some(&base()), &of, &LaterParts::default());
+        assert_eq!(hex(&bytes), expected.replace(' ', ""));
+        let read = decode(&bytes).unwrap();
+        assert_eq!((read.of.holds[0].permit, read.of.size), (Some(200), Some(size)));
+        assert_eq!(again(&bytes), Some(bytes.clone()));
+        // Without its number it is one of a kind that is not known.
+        let cut = [&bytes[..49], &[0, 59], &bytes[51..110], &bytes[111..]].concat();
+        let read = decode(&cut).unwrap();
+        assert_eq!(
+            (read.of.holds[0].mode, read.later.mode_of(&read.of.holds[0])),
+            (Mode::Exclusive, Some(3))
+        );
+        assert_eq!(again(&cut), Some(cut));
+        // Nobody holds a permit.
+        let free = encode(None, &of, &LaterParts::default());
+        assert_eq!(decode(&free).unwrap().of.size, Some(size));
+        assert_eq!(again(&free), Some(free));
+    }
+
+    #[test]
     fn a_record_is_read_back_and_any_cut_of_it_is_refused() {
         let bytes = encode(Some(&base()), &sample(), &LaterParts::default());
         assert_eq!(again(&bytes), Some(bytes.clone()));
@@ -315,8 +355,8 @@ mod tests {
         assert!(decode(&[&bytes[..], &[0]].concat()).is_none(), "something behind it");
         let waiting = encode(None, &sample(), &LaterParts::default());
         let read = decode(&waiting).unwrap();
-        assert!(read.holds.is_empty() && read.base.is_none());
-        assert_eq!((read.intents.len(), read.turn_ends), (1, Moment::from_nanos(4)));
+        assert!(read.of.holds.is_empty() && read.base.is_none());
+        assert_eq!((read.of.intents.len(), read.of.turn_ends), (1, Moment::from_nanos(4)));
     }
 
     #[test]
@@ -333,28 +373,28 @@ mod tests {
     /// Whatever is not known here excludes everybody, and the next write does not lose it.
     #[test]
     fn what_a_later_version_has_added_is_a_hold_and_is_written_back_as_it_was() {
-        let of = LockHolds::from_parts(vec![hold(7, Mode::Shared, 1)], Vec::new(), Moment::OVER);
+        let of = LockHolds { holds: vec![hold(7, Mode::Shared, 1)], ..LockHolds::default() };
         let bytes = encode(Some(&base()), &of, &LaterParts::default());
         let (mode_at, length_at, count_at) = (51, 49, 39);
         assert_eq!((bytes[mode_at], bytes[length_at + 1], bytes[count_at]), (1, 59, 1));
-        for code in [0, 3, 200] {
+        for code in [0, 4, 200] {
             let mut later = bytes.clone();
             later[mode_at] = code;
             let read = decode(&later).unwrap();
-            assert_eq!(read.holds[0].mode, Mode::Exclusive, "{code}");
-            assert_eq!(read.later.mode_of(&read.holds[0]), Some(code));
+            assert_eq!(read.of.holds[0].mode, Mode::Exclusive, "{code}");
+            assert_eq!(read.later.mode_of(&read.of.holds[0]), Some(code));
             assert_eq!(again(&later), Some(later));
         }
         let mut longer = [&bytes[..], b"more"].concat();
         longer[length_at + 1] += 4;
         let read = decode(&longer).unwrap();
-        assert_eq!((read.holds[0].mode, read.later.mode_of(&read.holds[0])), (Mode::Shared, None));
+        assert_eq!((read.of.holds[0].mode, read.later.mode_of(&read.of.holds[0])), (Mode::Shared, None));
         assert_eq!(again(&longer), Some(longer));
-        let entry = [&[4][..], &6_u64.to_be_bytes(), &[0, 3], b"new"].concat();
+        let entry = [&[5][..], &6_u64.to_be_bytes(), &[0, 3], b"new"].concat();
         let mut further = [&bytes[..], &entry].concat();
         further[count_at] = 2;
         let read = decode(&further).unwrap();
-        assert_eq!((read.holds.len(), read.later.ends()), (1, Some(Moment::from_nanos(6))));
+        assert_eq!((read.of.holds.len(), read.later.ends()), (1, Some(Moment::from_nanos(6))));
         let rewritten = again(&further).unwrap();
         assert!(rewritten.ends_with(&entry));
         let (head, _) = Head::decode(&rewritten).unwrap();

@@ -44,18 +44,18 @@ impl LockRecords {
         };
         let base = primary.as_ref().filter(|record| record.base.is_some());
         if base.is_none_or(|base| found.base != Some(base.owner)) {
-            (found.holds, found.later) = Default::default();
+            (found.of.holds, found.later) = Default::default();
         }
         found.later.expire(now);
         if let Some(base) = base {
-            let last = found.holds.iter().map(|hold| hold.ends).max();
+            let last = found.of.holds.iter().map(|hold| hold.ends).max();
             let is_longer = last.is_none_or(|last| last < base.ends);
             let ends = if is_longer { Some(base.ends) } else { found.later.ends() };
-            found.holds.extend(ends.map(|ends| HoldRecord { ends, ..exclusive(base) }));
+            found.of.holds.extend(ends.map(|ends| HoldRecord { ends, ..exclusive(base) }));
         } else if let Some(record) = &primary {
-            found.holds.push(exclusive(record));
+            found.of.holds.push(exclusive(record));
         }
-        let mut holds = LockHolds::from_parts(found.holds, found.intents, found.turn_ends);
+        let mut holds = found.of;
         holds.expire(now);
         Some(LockRecords { primary, holds, later: found.later, has_second })
     }
@@ -94,7 +94,7 @@ impl LockRecords {
             None => (OwnerToken::draw()?, Some(self.mode_code(last))),
         };
         // Later versions may have holds with numbers of their own.
-        let numbers = self.holds.holds().iter().map(|hold| hold.number);
+        let numbers = self.holds.holds.iter().map(|hold| hold.number);
         let number = numbers.chain(self.base().map(|base| base.fence.0)).max().unwrap_or_default();
         let record = Record {
             owner,
@@ -122,8 +122,8 @@ impl LockRecords {
         base: Option<OwnerToken>,
     ) -> ChangeResult<()> {
         let key = hold_codec::key(name);
-        let is_needed =
-            base.is_some() || !self.holds.intents().is_empty() || self.holds.turn_ends() != Moment::OVER;
+        let LockHolds { intents, turn_ends, size, .. } = &self.holds;
+        let is_needed = base.is_some() || !intents.is_empty() || *turn_ends != Moment::OVER || size.is_some();
         if is_needed {
             writer.put(&key, &hold_codec::encode(base.as_ref(), &self.holds, &self.later))?;
         } else if self.has_second {
@@ -165,5 +165,6 @@ fn exclusive(record: &Record) -> HoldRecord {
         since: wall_at(record.since_ms),
         ends: record.ends,
         identity: record.identity.clone(),
+        permit: None,
     }
 }

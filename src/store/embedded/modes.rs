@@ -25,8 +25,8 @@ use crate::store::embedded::lmdb::{Reader, TxnEnd, Writer};
 use crate::store::lock_holds::{HoldChange, NewHold, grant_of};
 use crate::store::mode_store::check_conversion;
 use crate::store::{
-    Acquired, Attempt, Conversion, Converted, GrantRecord, Inspection, Intent, IntentId, LockHold, ModeStore,
-    ModeTerms, Released,
+    Acquired, AcquiredPermits, Attempt, Conversion, Converted, GrantRecord, Inspection, Intent, IntentId,
+    LockHold, ModeStore, ModeTerms, PermitTerms, Released, SemaphoreState, SemaphoreStore,
 };
 
 impl EmbeddedStore {
@@ -144,9 +144,9 @@ impl EmbeddedStore {
     ) -> ChangeResult<bool> {
         let second = writer.get(&hold_codec::key(name))?;
         let mut records = self.records(name, found, second, Moment::now())?;
-        let before = records.holds.intents().len();
+        let before = records.holds.intents.len();
         records.holds.withdraw(Some(intent));
-        let ended = records.holds.intents().len() < before;
+        let ended = records.holds.intents.len() < before;
         if ended {
             records.put_waiting(writer, name)?;
         }
@@ -255,7 +255,7 @@ impl ModeStore for EmbeddedStore {
 
     fn holds(&self, name: &LockName, by: Deadline) -> Result<Vec<LockHold>> {
         let (records, _) = self.snapshot(name, by)?;
-        Ok(records.holds.holds().iter().map(|hold| records.describe(hold)).collect())
+        Ok(records.holds.holds.iter().map(|hold| records.describe(hold)).collect())
     }
 
     fn announce(&self, name: &LockName, intent: Intent<'_>, by: Deadline) -> Result<()> {
@@ -275,6 +275,63 @@ impl ModeStore for EmbeddedStore {
         self.change(Room::Held, name, by, |writer, found| {
             let ended = self.end_intent(writer, name, found, intent)?;
             Ok(if ended { TxnEnd::Commit(()) } else { TxnEnd::Abandon(()) })
+        })
+    }
+}
+
+impl SemaphoreStore for EmbeddedStore {
+    /// A refused attempt only reads and needs no write lock.
+    fn acquire_permits(
+        &self,
+        attempt: Attempt<'_>,
+        terms: PermitTerms,
+        doubtful: &mut Vec<OwnerRecord>,
+    ) -> Result<AcquiredPermits> {
+        let (name, by) = (attempt.name, attempt.by);
+        let (records, dead) = self.snapshot(name, by)?;
+        if let Err(refused) = records.holds.free_permits(terms) {
+            return Ok(*refused);
+        }
+        let owners: Vec<_> = (0..terms.count).map(|_| OwnerToken::draw()).collect::<Result<_>>()?;
+        let grant = |writer: &mut Writer<'_>, records: &mut LockRecords, now: Moment| {
+            let free = match records.holds.free_permits(terms) {
+                Ok(free) => free,
+                Err(refused) => return Ok(TxnEnd::Abandon(Some(*refused))),
+            };
+            let new: Vec<_> = free.into_iter().zip(owners.iter().copied()).collect();
+            let next = || self.next_number(writer, now);
+            Ok(match records.holds.grant_permits(&new, terms.permits, (&attempt, now), next) {
+                Ok(grants) => TxnEnd::Commit(Some(AcquiredPermits::Granted(grants))),
+                Err(error) => return without_number(error),
+            })
+        };
+        let answer =
+            self.with_fences(1, by, || self.change_records(Room::Grant, name, by, dead.as_ref(), grant));
+        if answer.as_ref().is_err_and(Error::is_in_doubt) {
+            doubtful.extend(owners.iter().map(|owner| OwnerRecord::from_bytes(owner.as_bytes().as_slice())));
+        }
+        if let (Some(dead), Ok(AcquiredPermits::Granted(_))) = (dead, &answer) {
+            self.bury(name, dead, by);
+        }
+        answer
+    }
+
+    fn semaphore(&self, name: &LockName, by: Deadline) -> Result<Option<SemaphoreState>> {
+        let (records, _) = self.snapshot(name, by)?;
+        Ok(records.holds.semaphore(|hold| records.describe(hold)))
+    }
+
+    fn resize(&self, name: &LockName, permits: u16, by: Deadline) -> Result<Option<u16>> {
+        // The record of the lock stays as it is: it may be that of a process whose death others would notice.
+        self.change(Room::Held, name, by, |writer, found| {
+            let now = Moment::now();
+            let mut records = self.records(name, found, writer.get(&hold_codec::key(name))?, now)?;
+            let before = records.holds.resize(permits, now);
+            if before.is_none() {
+                return Ok(TxnEnd::Abandon(None));
+            }
+            records.put_waiting(writer, name)?;
+            Ok(TxnEnd::Commit(before))
         })
     }
 }
@@ -583,7 +640,7 @@ mod tests {
         assert_eq!(bytes[mode_at], Mode::Shared.code());
         bytes[mode_at] = 200;
         site.put(&key, Some(&bytes));
-        for mode in Mode::ALL {
+        for mode in Mode::OF_LOCKS {
             site.refused(mode);
         }
         assert!(site.renew(&held, 2 * TTL));

@@ -127,6 +127,8 @@ pub(super) enum LockCellTest {
 pub(super) struct Allowed {
     /// The modes of holds.
     pub(super) modes: Vec<Mode>,
+    /// Permits with lower numbers than this one.
+    pub(super) permits: u16,
     /// Whether others may wait exclusively.
     pub(super) intents: bool,
     /// Cells as they were seen: our own hold, or those of an earlier number, which hold nothing any more.

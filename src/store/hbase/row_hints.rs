@@ -6,6 +6,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
 use crate::runtime::sync::Mutex;
+use crate::store::remote::Record;
 
 /// Identifies a process that waits for a lock exclusively, among all that do.
 pub(super) type WaitNumber = u8;
@@ -20,6 +21,9 @@ pub(super) struct WaitsSeen {
 
 /// What a client knows of the base of a row: the number, and the longest TTL of the holds that it stands for.
 pub(super) type BaseSeen = (u64, Duration);
+
+/// The base of permits in a row, and the size of the semaphore.
+pub(super) type PermitsSeen = (Record, Option<u16>);
 
 /// So many free places are enough for the processes that choose one at one time.
 pub(super) const MANY_FREE: usize = 16;
@@ -39,6 +43,8 @@ pub(super) struct RowHint {
     pub(super) number: u64,
     /// The longest TTL of the holds with this number, if a base stood.
     pub(super) base_ttl: Option<Duration>,
+    /// The base of permits, if one stood, and the size of the semaphore.
+    permits: Option<PermitsSeen>,
     /// Places that this process has left.
     places: Vec<u8>,
     /// Places that others had left when the row was last read.
@@ -113,6 +119,18 @@ impl RowHints {
         // Also a lower number. The answer may be an old one, but if the row was deleted, a renewal that waited for a higher one
         // would guess wrong each time.
         self.with(row, |hint| (hint.number, hint.base_ttl) = (number, base_ttl));
+    }
+
+    /// This base of permits stands in the row, or none does.
+    pub(super) fn saw_permits(&self, row: &[u8], seen: Option<PermitsSeen>) {
+        if seen.is_some() || self.permits(row).is_some() {
+            self.with(row, |hint| hint.permits = seen);
+        }
+    }
+
+    /// Returns the base of permits that was last seen in the row.
+    pub(super) fn permits(&self, row: &[u8]) -> Option<PermitsSeen> {
+        self.rows.lock().get(&self.hasher.hash_one(row))?.permits.clone()
     }
 
     /// This process has left the place.

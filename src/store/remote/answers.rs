@@ -124,7 +124,11 @@ impl Found {
     /// Returns the holder that the record names, with the two hints.
     pub fn holder(&self) -> Holder {
         let since = self.written_ms.and_then(|ms| UNIX_EPOCH.checked_add(Duration::from_millis(ms)));
-        let mode = self.record.as_ref().map_or(Mode::Exclusive, Record::mode);
-        Holder::new(self.record.as_ref().and_then(Record::identity), self.left, since).with_mode(mode)
+        let holder = Holder::new(self.record.as_ref().and_then(Record::identity), self.left, since);
+        match self.record.as_ref().map(|record| (record.mode(), record.place())) {
+            Some((Mode::Permit, Some(permit))) => holder.with_permit(permit),
+            Some((mode, _)) => holder.with_mode(mode),
+            None => holder,
+        }
     }
 }

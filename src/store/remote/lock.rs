@@ -71,7 +71,8 @@ use crate::names::promise::Promise;
 use crate::runtime::time::{self, Deadline, Moment};
 use crate::store::{
     Acquired, Attempt, Grant, GrantRecord, HistoryStore, Inspection, IntentId, LatchStore, ListCursor,
-    LiveCounters, LockPage, LockQuery, LockStore, ModeStore, OnRenewed, Released, Renewal, StoreCounters,
+    LiveCounters, LockPage, LockQuery, LockStore, ModeStore, OnRenewed, Released, Renewal, SemaphoreStore,
+    StoreCounters,
 };
 
 /// Stands before the token in a lease from a store that counts in the record, so other layouts refuse it.
@@ -382,6 +383,10 @@ impl<R: Register> LockStore for RemoteStore<R> {
 
     fn modes(&self) -> Option<&dyn ModeStore> {
         self.register.modes().map(|_| self as &dyn ModeStore)
+    }
+
+    fn semaphores(&self) -> Option<&dyn SemaphoreStore> {
+        self.register.permits().map(|_| self as &dyn SemaphoreStore)
     }
 
     fn latches(&self) -> Option<&dyn LatchStore> {

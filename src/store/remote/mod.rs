@@ -33,6 +33,8 @@ mod answers;
 mod lock;
 mod mode_register;
 mod modes;
+mod permit_register;
+mod permits;
 mod record;
 mod register;
 pub(crate) mod resolve;
@@ -46,6 +48,7 @@ pub use lock::RemoteStore;
 #[cfg(feature = "hbase")]
 pub(crate) use lock::{CLEAN_UP, ROUNDS, contended};
 pub use mode_register::{ChangeMode, Join, ModeRegister, NotChanged, StoredHolds, StoredIntent};
+pub use permit_register::{GrantPermits, NotGranted, PermitRegister};
 pub use record::Record;
 #[cfg(feature = "hbase")]
 pub(crate) use register::replace_one_by_one;

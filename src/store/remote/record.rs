@@ -3,11 +3,11 @@
 //! | bytes | meaning |
 //! |---|---|
 //! | `M` | held: the Java library takes a value that begins with this byte for a held lock |
-//! | 01, 02, 11 or 12 | format |
+//! | 01, 02, 11, 12 or 13 | format |
 //! | 16 bytes | owner token |
 //! | u64, big-endian | TTL in milliseconds: the longest TTL of all versions of this record |
 //! | u64, big-endian | not in format 01: the number of the grant, its fence or its epoch; 0 while it is not known |
-//! | u8 | formats 11 (a shared hold) and 12 (an update hold) only: the place of the hold among those of the lock |
+//! | u8 | formats 11 (a shared hold), 12 (an update hold) and 13 (a permit) only: the place of the hold among those of the lock, or the number of the permit |
 //! | the rest | holder: `pid:u32 start_ms:u64 host_len:u8 host purpose_len:u8 purpose`; later versions may append |
 
 use std::fmt;
@@ -248,7 +248,7 @@ mod tests {
         let token = OwnerToken::from_bytes([7; OwnerToken::LEN]);
         let record = Record::of_parts(&token, Duration::from_millis(258), b"who").numbered(772);
         let (start, rest) = ([7; OwnerToken::LEN], [0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0, 0, 3, 4, 200]);
-        for (mode, format) in [(Mode::Shared, 0x11), (Mode::Update, 0x12)] {
+        for (mode, format) in [(Mode::Shared, 0x11), (Mode::Update, 0x12), (Mode::Permit, 0x13)] {
             let placed = record.placed(mode, 200);
             assert_eq!(placed.as_bytes(), [&[b'M', format][..], &start, &rest, b"who"].concat());
             assert!(Record::begins(mode).is_some_and(|begins| placed.as_bytes().starts_with(&begins)));
@@ -275,7 +275,7 @@ mod tests {
                 assert_eq!(Record::decode(&bytes[..cut]).unwrap().identity(), None, "cut at {cut}");
             }
         }
-        for format in [3, 0x10, 0x13, 0x18] {
+        for format in [3, 0x10, 0x14, 0x18] {
             assert_eq!(Record::decode([&[b'M', format][..], &[0; 64]].concat()), None, "a format to come");
         }
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::answers::Found;
 use super::answers::{Reply, Standing};
 use super::mode_register::ModeRegister;
+use super::permit_register::PermitRegister;
 use super::record::Record;
 use crate::error::{Error, Result};
 use crate::names::diagnostic::Diagnostic;
@@ -434,6 +435,11 @@ pub trait Register: Send + Sync + fmt::Debug + 'static {
     /// Returns the part of this register for locks with several modes. Does not block. Default: `None`. Then locks are
     /// exclusive.
     fn modes(&self) -> Option<&dyn ModeRegister> {
+        None
+    }
+
+    /// Returns the part of this register for semaphores. Does not block. Default: `None`.
+    fn permits(&self) -> Option<&dyn PermitRegister> {
         None
     }
 

@@ -71,6 +71,8 @@ pub mod modes;
 #[doc(hidden)]
 pub mod pending;
 #[doc(hidden)]
+pub mod semaphores;
+#[doc(hidden)]
 pub mod sets;
 #[doc(hidden)]
 pub mod stores;
@@ -351,6 +353,37 @@ macro_rules! linger_contract {
             renewals_and_other_lengths_do_not_make_a_lock_stay_longer,
             a_lock_that_was_left_to_others_is_taken_again_after_an_interval,
             a_try_that_is_refused_ends_the_staying,
+        }
+    };
+}
+
+/// Makes a test of each case about semaphores, over the sites that the function makes: for stores that keep them. See
+/// [`contract`](mod@crate::contract).
+#[macro_export]
+macro_rules! semaphores_contract {
+    ($site:ident) => {
+        $crate::contract! { $site => semaphores:
+            permits_have_numbers_and_are_granted_up_to_the_size,
+            several_permits_are_granted_in_one_step_or_none,
+            the_fences_of_a_semaphore_rise,
+            each_permit_is_renewed_released_and_broken_alone,
+            a_permit_that_is_not_renewed_is_free_when_its_ttl_ends,
+            a_long_permit_is_not_shortened_by_short_ones,
+            locks_follow_permits_that_ran_out_and_permits_follow_such_locks,
+            versions_without_semaphores_find_the_lock_held_until_the_last_permit_is_released,
+            of_many_renewals_of_permits_each_has_its_own_answer,
+            another_size_is_refused_and_names_that_in_the_store,
+            a_semaphore_that_gets_smaller_grants_nothing_before_higher_permits_are_free,
+            locks_and_permits_exclude_each_other,
+            of_many_who_ask_never_more_have_permits_than_there_are,
+            a_call_about_permits_that_is_late_already_leaves_nothing_behind,
+            a_semaphore_lets_in_as_many_as_it_has_permits,
+            threads_of_one_process_get_permits_in_the_order_in_which_they_came,
+            a_wait_for_permits_ends_by_a_release_a_cancellation_or_the_end_of_its_manager,
+            permits_are_kept_alive_and_one_that_was_broken_is_lost_alone,
+            a_token_of_a_permit_is_renewed_and_released_by_another_process,
+            another_number_of_permits_is_an_error_that_names_both,
+            what_no_semaphore_can_have_is_refused_before_any_request,
         }
     };
 }

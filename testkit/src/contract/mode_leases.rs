@@ -58,7 +58,7 @@ impl Writer {
 
 pub fn readers_share_a_lock_and_its_epoch_and_a_writer_has_it_alone(site: &Site) {
     let [ours, theirs] = [lock(site), lock(site)];
-    assert_eq!([ours.mode(), ours.shared().mode(), ours.update().mode()], Mode::ALL);
+    assert_eq!([ours.mode(), ours.shared().mode(), ours.update().mode()], Mode::OF_LOCKS);
     let before = ours.acquire().unwrap();
     let fence = before.fence().unwrap();
     assert_eq!((before.mode(), before.epoch()), (Mode::Exclusive, Some(Epoch::from(fence))));

@@ -204,8 +204,8 @@ pub(super) fn ends_within(site: &Site, lasts: Duration, what: &str, mut has_ende
 
 pub fn modes_go_together_as_the_table_says_and_a_refusal_names_the_holder(site: &Site) {
     let (ours, theirs) = (site.store(), site.store());
-    for held in Mode::ALL {
-        for asked in Mode::ALL {
+    for held in Mode::OF_LOCKS {
+        for asked in Mode::OF_LOCKS {
             let name = site.name(&format!("{held} {asked}"));
             let first = take_as("first", &*ours, &name, held, HELD);
             if TOGETHER.contains(&(held, asked)) {
@@ -506,7 +506,7 @@ pub fn a_conversion_changes_the_mode_and_voids_the_earlier_record(site: &Site) {
         is_void(&*theirs, &name, &first.owner_record);
         let again = change(&*ours, &name, HELD, step(&first.owner_record, from, to)).unwrap();
         assert!(matches!(again, Converted::NotOurs), "{again:?}");
-        for asked in Mode::ALL {
+        for asked in Mode::OF_LOCKS {
             match TOGETHER.contains(&(to, asked)) {
                 true => {
                     let other = take(&*ours, &name, asked);
@@ -629,9 +629,9 @@ pub fn nobody_gets_the_lock_during_a_conversion(site: &Site) {
 
 pub fn conversions_that_are_not_allowed_are_refused(site: &Site) {
     let (store, name) = (site.store(), site.name("a"));
-    for mode in Mode::ALL {
+    for mode in Mode::OF_LOCKS {
         let grant = take(&*store, &name, mode);
-        for (from, to) in Mode::ALL.into_iter().flat_map(|from| Mode::ALL.map(|to| (from, to))) {
+        for (from, to) in Mode::OF_LOCKS.into_iter().flat_map(|from| Mode::OF_LOCKS.map(|to| (from, to))) {
             let is_allowed = CONVERSIONS.contains(&(from, to));
             if is_allowed && from == mode {
                 continue;
@@ -807,7 +807,7 @@ pub fn a_blocker_is_found_where_an_attempt_is_refused(site: &Site) {
     for (at, held) in states.into_iter().enumerate() {
         let name = site.name(&at.to_string());
         held.iter().for_each(|mode| drop(take(&*ours, &name, *mode)));
-        for asked in Mode::ALL {
+        for asked in Mode::OF_LOCKS {
             let blocker = modes(&*theirs).blocker(&name, asked, soon()).unwrap();
             let allowed = held.iter().all(|mode| TOGETHER.contains(&(*mode, asked)));
             assert_eq!(blocker.is_none(), allowed, "{asked} beside {held:?}: {blocker:?}");
@@ -830,7 +830,7 @@ pub fn of_many_renewals_of_all_modes_each_has_its_own_answer(site: &Site) {
     let count = if site.rounds >= 1000 { 60 } else { 18 };
     let asked: Vec<_> = (0..count)
         .map(|at| {
-            let (name, mode) = (site.name(&at.to_string()), Mode::ALL[at % 3]);
+            let (name, mode) = (site.name(&at.to_string()), Mode::OF_LOCKS[at % 3]);
             // Another hold is not taken for one that is lost.
             if mode != Mode::Exclusive {
                 take(&*theirs, &name, Mode::Shared);
@@ -861,7 +861,7 @@ pub fn of_many_renewals_of_all_modes_each_has_its_own_answer(site: &Site) {
     for (at, (answer, (name, _))) in answers.into_iter().zip(&asked).enumerate() {
         let answer = answer.unwrap_or_else(|| panic!("renewal {at} was not reported"));
         let renewed = answer.unwrap_or_else(|error| panic!("{at}: {}", error.chain()));
-        assert_eq!(renewed.is_some(), at % 2 == 1, "renewal {at} of {}", Mode::ALL[at % 3]);
+        assert_eq!(renewed.is_some(), at % 2 == 1, "renewal {at} of {}", Mode::OF_LOCKS[at % 3]);
         let found = holds(&*theirs, name);
         let long = found.iter().filter(|hold| hold.holder.remaining.is_some_and(|left| left > 2 * HELD));
         let long: Vec<_> = long.map(|hold| purpose(&hold.holder)).collect();
@@ -886,7 +886,7 @@ struct Table {
 impl Table {
     fn is_enough(&self, wanted: usize) -> bool {
         let count = |mode| self.granted.get(&mode).copied().unwrap_or_default();
-        !self.violations.is_empty() || Mode::ALL.into_iter().all(|mode| count(mode) >= wanted)
+        !self.violations.is_empty() || Mode::OF_LOCKS.into_iter().all(|mode| count(mode) >= wanted)
     }
 
     /// Notes that a holder has had this grant at least since now.
@@ -925,7 +925,7 @@ pub fn of_many_who_ask_in_all_modes_those_that_exclude_each_other_never_overlap(
             scope.spawn(move || {
                 let mut random = fastrand::Rng::with_seed(who as u64);
                 while !table.lock().is_enough(wanted) && !by.passed() {
-                    let mode = Mode::ALL[random.usize(..3)];
+                    let mode = Mode::OF_LOCKS[random.usize(..3)];
                     let Acquired::Granted(mut grant) = ask(&*store, name, ModeTerms::new(mode)) else {
                         sleep(hold * random.u32(1..4));
                         continue;
@@ -987,7 +987,7 @@ pub fn a_call_about_modes_that_is_late_already_leaves_nothing_behind(site: &Site
         assert_eq!(holds(&*store, name), []);
         release(&*store, name, &take(&*store, name, Mode::Exclusive));
     };
-    for mode in Mode::ALL {
+    for mode in Mode::OF_LOCKS {
         let (name, mut doubtful) = (site.name(mode.name()), Vec::new());
         let attempt = Attempt { name: &name, ttl: LONG, identity: &identity, by: late };
         match modes(&*store).acquire_mode(attempt, ModeTerms::new(mode), &mut doubtful) {
@@ -1021,7 +1021,7 @@ pub fn locks_of_odd_names_have_holds_of_their_own(site: &Site) {
     let longest = ["x".repeat(1024), "é".repeat(512), format!("{}y", "x".repeat(1023))];
     let ids: Vec<&str> = ODD_IDS.into_iter().chain(longest.iter().map(String::as_str)).collect();
     let names: Vec<_> = ids.iter().map(|id| site.name(id)).collect();
-    let mode = |at: usize| Mode::ALL[at % 3];
+    let mode = |at: usize| Mode::OF_LOCKS[at % 3];
     let grants: Vec<_> = names
         .iter()
         .enumerate()

@@ -63,7 +63,7 @@ impl LockClient<'_> {
 
     /// Returns a mode to which a lease may be converted. `None` if there is none.
     fn mode_after(&mut self, mode: Mode) -> Option<Mode> {
-        let allowed: Vec<Mode> = Mode::ALL.into_iter().filter(|to| mode.converts_to(*to)).collect();
+        let allowed: Vec<Mode> = Mode::OF_LOCKS.into_iter().filter(|to| mode.converts_to(*to)).collect();
         self.random.choice(allowed)
     }
 }

@@ -4,7 +4,7 @@ use crate::names::mode::Mode;
 use crate::names::owner::OwnerToken;
 use crate::store::INTENT_MAX;
 use crate::store::aerospike::client::{Expr, Sign};
-use crate::store::aerospike::keys::own_bins::{FENCE, HOLDS, LASTS_MS, RELEASED, TOKEN, TURN, WAITS};
+use crate::store::aerospike::keys::own_bins::{FENCE, HOLDS, LASTS_MS, RELEASED, SIZE, TOKEN, TURN, WAITS};
 use crate::store::aerospike::keys::{BASE, hold_key};
 
 /// Most holds of one lock beside each other.
@@ -14,6 +14,20 @@ pub(super) const HOLDS_MAX: usize = 256;
 const FIRST: u8 = 1;
 const SHARED_END: u8 = 2;
 const KNOWN_END: u8 = 3;
+/// The same of permits of semaphores, which are compatible with each other only.
+const PERMIT: u8 = 3;
+const PERMIT_END: u8 = 4;
+
+/// What a grant of permits has read, and expects to be the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SeenRecord {
+    pub(super) token: Vec<u8>,
+    pub(super) fence: Option<i64>,
+    pub(super) size: Option<i64>,
+    pub(super) waits: Option<i64>,
+    /// The number of holds that lived.
+    pub(super) holds: usize,
+}
 
 /// What a new hold does about the intents, which are in another record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,6 +109,54 @@ fn condition_of_join(mode: Mode, intents: &IntentRule, nested_in: Option<&Expr>)
             Expr::all(&[&own, &is_open, &is_base(), &passes])
         }
     })
+}
+
+/// The condition of a grant of permits.
+pub(super) fn may_grant(seen: &SeenRecord) -> Expr {
+    let SeenRecord { token, fence, size, waits, holds } = seen;
+    let is_as_seen = |bin: &str, number: &Option<i64>| match number {
+        Some(number) => Expr::int_bin(bin).is(&Expr::int(*number)),
+        None => Expr::lacks_bin(bin),
+    };
+    let others = Expr::named("c");
+    let fits = Expr::all(&[
+        &others.is_below(&Expr::int(*holds as i64 + 1)),
+        &others.is(&alive_between(PERMIT, PERMIT_END)),
+    ]);
+    let is_open = Expr::any(&[&is_free(), &Expr::all(&[&is_base(), &fits.with(&[("c", alive())])])]);
+    with_holds(Expr::all(&[
+        &Expr::has_bin(LASTS_MS),
+        &is_as_seen(FENCE, fence),
+        &is_as_seen(SIZE, size),
+        &is_as_seen(WAITS, waits),
+        &Expr::bytes_bin(TOKEN).is(&Expr::bytes(token)),
+        &is_open,
+    ]))
+}
+
+/// The condition of another size: no exclusive hold lives, whose end the write would move.
+pub(super) fn may_resize(size: i64) -> Expr {
+    Expr::all(&[&Expr::has_bin(SIZE), &Expr::int_bin(SIZE).is(&Expr::int(size)), &may_be_noted()])
+}
+
+/// The holds that live, and these new permits: the key, the length, the holder and the number of each. Their fence is the bin's.
+pub(super) fn holds_with_permits<'a>(permits: impl Iterator<Item = (Expr, i64, &'a [u8], u8)>) -> Expr {
+    let entry = |lasts_ms: i64, identity: &[u8], permit: u8| {
+        let (end, number) = (now().plus(&Expr::int(lasts_ms)), Expr::int(permit.into()));
+        Expr::list(&[end, Expr::int(lasts_ms), Expr::bytes(identity), number, Expr::int_bin(FENCE)])
+    };
+    with_holds(permits.fold(living(), |holds, (key, lasts_ms, identity, permit)| {
+        holds.with_entry(&key, &entry(lasts_ms, identity, permit))
+    }))
+}
+
+/// The holds with a later end of this permit.
+pub(super) fn permit_renewed(key: &Expr, lasts_ms: i64) -> Expr {
+    let stored = holds().list_of_key(key);
+    let end = stored.int_at(0).or_if_higher(&now().plus(&Expr::int(lasts_ms)));
+    let kept = [stored.bytes_at(2), stored.int_at(3), stored.int_at(4)];
+    let [who, permit, fence] = kept;
+    with_holds(holds().with_entry(key, &Expr::list(&[end, Expr::int(lasts_ms), who, permit, fence])))
 }
 
 /// The condition of a change of one hold.

@@ -50,7 +50,7 @@
 
 use std::time::Duration;
 
-use super::conditions::{self, HOLDS_MAX, IntentRule};
+use super::conditions::{self, HOLDS_MAX, IntentRule, SeenRecord};
 use super::{AerospikeOwnStore, check_ttl, intents, lease_of};
 use crate::error::Result;
 use crate::names::holder::Holder;
@@ -60,7 +60,7 @@ use crate::runtime::time::Deadline;
 use crate::store::aerospike::client::{
     BinOperation, BinValue, FoundRecord, RecordExistsAction, Sign, When, Written,
 };
-use crate::store::aerospike::keys::own_bins::{FENCE, HOLDS, LASTS_MS, NAME, TOKEN, TURN, WAITS, WHO};
+use crate::store::aerospike::keys::own_bins::{FENCE, HOLDS, LASTS_MS, NAME, SIZE, TOKEN, TURN, WAITS, WHO};
 use crate::store::aerospike::keys::{self, BASE, LockKeys, RecordKey, fence_key, waits_key};
 use crate::store::aerospike::standing::{STANDING_READS, has_turn, holds};
 use crate::store::remote::resolve::part;
@@ -73,10 +73,30 @@ const END_INTENT: Duration = Duration::from_millis(500);
 const ROUNDS: usize = 16;
 
 /// What a lock has in both records.
-struct BothRecords {
-    holds: StoredHolds,
+pub(super) struct BothRecords {
+    pub(super) holds: StoredHolds,
     /// The record of the lock, if it exists.
     lock: Option<FoundRecord>,
+}
+
+impl BothRecords {
+    /// Returns the size of a semaphore.
+    pub(super) fn size(&self) -> Option<u16> {
+        self.lock.as_ref()?.int(SIZE)?.try_into().ok()
+    }
+
+    /// Returns what a grant of permits expects to be as it was read.
+    pub(super) fn seen(&self) -> SeenRecord {
+        let int = |bin| self.lock.as_ref().and_then(|lock| lock.int(bin));
+        let token = self.lock.as_ref().and_then(|lock| lock.bytes(TOKEN)).unwrap_or_default().to_vec();
+        SeenRecord {
+            token,
+            fence: int(FENCE),
+            size: int(SIZE),
+            waits: int(WAITS),
+            holds: self.holds.holds.len(),
+        }
+    }
 }
 
 impl AerospikeOwnStore {
@@ -212,8 +232,8 @@ impl AerospikeOwnStore {
     }
 
     /// Reads the holds and the intents, in one request if one node has both records.
-    fn read_both(&self, name: &LockName, by: Deadline) -> Result<BothRecords> {
-        let more = [TURN, WAITS, intents::INTENTS].map(BinOperation::Read);
+    pub(super) fn read_both(&self, name: &LockName, by: Deadline) -> Result<BothRecords> {
+        let more = [TURN, WAITS, SIZE, intents::INTENTS].map(BinOperation::Read);
         let steps: Vec<_> = STANDING_READS.into_iter().chain(more).collect();
         let record_keys = [LockKeys::of(name, &self.suffix)?.lock, waits_key(name, &self.suffix)];
         let mut found = [const { None }; 2];

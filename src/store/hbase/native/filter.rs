@@ -209,6 +209,16 @@ impl CellFilter {
             }
         })
     }
+
+    /// A cell of a column that begins so and sorts before `below`, with a value that begins so.
+    pub(super) fn beginning_below(qualifier: &Bytes, below: Option<&Bytes>, value: &Bytes) -> CellFilter {
+        let mut filters = vec![
+            qualifier_filter(EQUAL, PREFIX_COMPARATOR, qualifier),
+            value_filter(EQUAL, PREFIX_COMPARATOR, value),
+        ];
+        filters.extend(below.map(|below| qualifier_filter(LESS, COMPARATOR, below)));
+        CellFilter(list(MUST_PASS_ALL, filters))
+    }
 }
 
 /// Builds the filter for "all tests hold, and each cell of the row passes one of these". The server reads the whole row.

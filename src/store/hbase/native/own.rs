@@ -143,6 +143,13 @@ struct OwnRows<'h>(&'h RowHints);
 impl RecordRows for OwnRows<'_> {
     fn change(&self, row: &Bytes, change: &Replace<'_>) -> RegionAction {
         let Replace { expected, record, .. } = change;
+        if expected.mode() == Mode::Permit {
+            // No row has the number 0, so one of which nothing is known is read.
+            let base = self.0.permits(row).unwrap_or_else(|| (own::permits_base(0, expected.ttl(), 0), None));
+            let step = own::renew_permit(expected, record, &base);
+            let condition = row_condition(row, &step.condition);
+            return conditional_somewhere(condition, step_puts(row, &step, Durability::Sync));
+        }
         if expected.place().is_some() {
             let number = expected.number().unwrap_or_default();
             let step = own::renew(expected, record, self.0.base(row, number, expected.ttl()));
@@ -219,7 +226,7 @@ fn row_condition(row: &Bytes, condition: &LockRowCondition) -> Condition {
 
 /// Builds the list of what a cell may be.
 fn allowed_cells(allowed: &Allowed) -> Vec<CellFilter> {
-    let place = Bytes::from_static(&[own::PLACE]);
+    let [place, permit] = [Bytes::from_static(&[own::PLACE]), Bytes::from_static(&[own::PERMIT])];
     let free = Bytes::from_static(&[own::FREE_PLACE]);
     let mut cells = vec![
         // The condition tests them on its own.
@@ -227,11 +234,17 @@ fn allowed_cells(allowed: &Allowed) -> Vec<CellFilter> {
         CellFilter::column(&RECORD),
         CellFilter::column(&Bytes::from_static(own::TURN)),
         CellFilter::empty(),
+        CellFilter::column(&Bytes::from_static(own::SIZE)),
         CellFilter::beginning(&place, CellValue::Begins(free)),
+        CellFilter::beginning(&Bytes::from_static(&[own::PERMIT_NUMBER]), CellValue::Any),
     ];
     let mode = |mode: &Mode| Record::begins(*mode).map(|begins| Bytes::copy_from_slice(&begins));
     let holds = allowed.modes.iter().filter_map(mode);
     cells.extend(holds.map(|begins| CellFilter::beginning(&place, CellValue::Begins(begins))));
+    if let Some(begins) = mode(&Mode::Permit).filter(|_| allowed.permits > 0) {
+        let below = u8::try_from(allowed.permits).ok().map(|number| Bytes::from(own::permit(number)));
+        cells.push(CellFilter::beginning_below(&permit, below.as_ref(), &begins));
+    }
     if allowed.intents {
         cells.push(CellFilter::beginning(&Bytes::from_static(&[own::INTENT]), CellValue::Any));
     }

@@ -8,7 +8,8 @@
 //! remove   O:L our record, O:F n -> empty, n
 //! ```
 //!
-//! These are the changes of exclusive locks. `requests.rs` has those of other modes, and `own_row.rs` the cells.
+//! These are the changes of exclusive locks. `requests.rs` has those of other modes, `permit_requests.rs` those of semaphores, and
+//! `own_row.rs` the cells.
 //!
 //! The number is the fence. It stands in the record too, so one read after a lost reply shows whether the lock was
 //! acquired, and with which fence. All creates but the first kind read both cells in the same call. If one was refused,
@@ -28,6 +29,8 @@ mod conditions;
 mod gatherings;
 mod modes;
 mod own_row;
+mod permit_requests;
+mod permits;
 mod requests;
 mod waits;
 
@@ -38,7 +41,10 @@ use std::time::Duration;
 
 use self::gatherings::{Joining, Leaving};
 use self::own_row::OwnRow;
-pub(super) use self::own_row::{FREE_PLACE, INTENT, PLACE, TURN};
+pub(super) use self::own_row::{
+    FREE_PLACE, INTENT, PERMIT, PERMIT_NUMBER, PLACE, SIZE, TURN, permit, permits_base,
+};
+pub(super) use self::permit_requests::renew_permit;
 pub(super) use self::requests::{end_intent, renew};
 use self::waits::AnnouncedWaits;
 use super::cell_store::{Cell, Content, Durability, RENEW_PARTS, ScannedRow};
@@ -55,14 +61,15 @@ use crate::error::{Error, Result};
 use crate::names::diagnostic::Diagnostic;
 use crate::names::history_entry::HistoryEntry;
 use crate::names::lock_name::LockName;
+use crate::names::mode::Mode;
 use crate::names::promise::Promise;
 use crate::runtime::time::{Deadline, Moment};
 use crate::settings::options::Options;
 use crate::store::hbase::row_keys::{self, lock_row};
 use crate::store::layout::Layout;
 use crate::store::remote::{
-    Capabilities, Compares, Create, Created, ModeRegister, OnReply, ReadBack, Record, Register, Replace,
-    Reply, Settled, Standing,
+    Capabilities, Compares, Create, Created, ModeRegister, OnReply, PermitRegister, ReadBack, Record,
+    Register, Replace, Reply, Settled, Standing,
 };
 use crate::store::{
     HistoryOf, HistoryStore, LatchStore, ListCursor, LiveCounters, LockPage, LockQuery, StoreCounters,
@@ -258,8 +265,10 @@ impl Register for HbaseOwnStore {
 
     fn replace(&self, change: &Replace<'_>, by: Deadline) -> Reply {
         let Replace { name, expected, record, .. } = change;
-        if expected.place().is_some() {
-            return self.renew_beside(name, expected, record, by);
+        match (expected.mode(), expected.place()) {
+            (Mode::Permit, _) => return self.renew_one_permit(name, expected, record, by),
+            (_, Some(_)) => return self.renew_beside(name, expected, record, by),
+            (_, None) => {}
         }
         self.rewrite(name, expected, (record.as_bytes(), record.ttl()), (Durability::Sync, RENEW_PARTS), by)
     }
@@ -280,8 +289,10 @@ impl Register for HbaseOwnStore {
     }
 
     fn remove(&self, name: &LockName, expected: &Record, by: Deadline) -> Reply {
-        if expected.place().is_some() {
-            return self.release_beside(name, expected, by);
+        match (expected.mode(), expected.place()) {
+            (Mode::Permit, _) => return self.release_one_permit(name, expected, by),
+            (_, Some(_)) => return self.release_beside(name, expected, by),
+            (_, None) => {}
         }
         let durability =
             if expected.ttl() <= LAZY_RELEASE_TTL { Durability::Async } else { Durability::Sync };
@@ -360,6 +371,10 @@ impl Register for HbaseOwnStore {
         Some(self)
     }
 
+    fn permits(&self) -> Option<&dyn PermitRegister> {
+        Some(self)
+    }
+
     fn latches(&self) -> Option<&dyn LatchStore> {
         self.latches.as_deref()
     }
@@ -373,7 +388,8 @@ pub(super) fn standing(cells: OwnCells) -> Standing {
 /// Decodes the cells of a lock for the holder of this record, and remembers its base.
 pub(super) fn standing_of(cells: OwnCells, record: &Record, (hints, row): (&RowHints, &[u8])) -> Standing {
     let read = OwnRow::of(cells);
-    hints.saw(row, read.number, read.base.as_ref().map(Record::ttl));
+    hints.saw(row, read.number, read.readers().map(Record::ttl));
+    hints.saw_permits(row, read.permits_seen());
     read.standing_of(record)
 }
 

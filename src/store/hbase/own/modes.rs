@@ -37,7 +37,8 @@ impl HbaseOwnStore {
     }
 
     pub(super) fn saw(&self, row: &[u8], read: &OwnRow) {
-        self.hints.saw(row, read.number, read.base.as_ref().map(Record::ttl));
+        self.hints.saw(row, read.number, read.readers().map(Record::ttl));
+        self.hints.saw_permits(row, read.permits_seen());
         self.hints.saw_free(row, read.free.iter().map(|(place, _)| *place));
         self.hints.saw_waits(row, &read.waits);
     }
@@ -48,7 +49,7 @@ impl HbaseOwnStore {
     }
 
     /// Sends the steps, and reads the row in the same request. Returns the position of the step that was made, or the row.
-    fn make(
+    pub(super) fn make(
         &self,
         row: &[u8],
         steps: Vec<LockRowStep>,
@@ -71,7 +72,7 @@ impl HbaseOwnStore {
         Ok(Settled::No(read))
     }
 
-    fn made(&self, row: &[u8], step: &LockRowStep, base_ttl: Option<Duration>) {
+    pub(super) fn made(&self, row: &[u8], step: &LockRowStep, base_ttl: Option<Duration>) {
         self.used.remember(row);
         self.hints.saw(row, Some(step.number), base_ttl);
     }
@@ -169,7 +170,7 @@ impl HbaseOwnStore {
         requests::join_together(&guesses.collect::<Vec<_>>())
     }
 
-    fn contended(&self, name: &LockName) -> Error {
+    pub(super) fn contended(&self, name: &LockName) -> Error {
         let what = format!("the holders of lock {name} changed during each of {TRIES} tries");
         Error::RetriesExhausted { store: self.cells.describe(), what, source: None }
     }
@@ -318,7 +319,7 @@ impl HbaseOwnStore {
 
     /// Frees a lock that has a base and no holds: the last ones left at the same time, or beside records of earlier numbers.
     /// Versions without modes would take it for held until the base ends. Nothing else depends on it, so it is tried once.
-    fn free_deserted(&self, row: &[u8], read: &OwnRow, durability: Durability, by: Deadline) {
+    pub(super) fn free_deserted(&self, row: &[u8], read: &OwnRow, durability: Durability, by: Deadline) {
         let Some(step) = requests::free(read) else { return };
         let number = step.number;
         let change = LockRowChange { row, steps: vec![step], reads: false, durability, parts: 1 };
@@ -390,7 +391,7 @@ fn changes(
     if let Some(holder) = in_the_way.filter(|_| modes.contains(&Mode::Exclusive)) {
         return Err(holder.into());
     }
-    let seen = read.number.zip(read.base.as_ref().map(Record::ttl));
+    let seen = read.number.zip(read.readers().map(Record::ttl));
     let place = read.free_place(change.record.ttl(), preferred, draw);
     if place.is_none() && change.held.mode() == Mode::Exclusive {
         // All places have records of earlier numbers.

@@ -8,10 +8,18 @@
 //! | `r` | one byte: a turn of the readers lasts | 3 s at most |
 //! | `s` and one byte, the place | a hold of another mode | the lease |
 //! | | or that the place is free | 30 days |
+//! | `n` | the size of a semaphore: 2 bytes, big-endian | 30 days |
+//! | `p` and one byte, its number | a permit of a semaphore | the lease |
+//! | | empty: nobody has it | 30 days |
+//! | `q` and one byte, its number | the number of the last grant of this permit | 30 days |
 //!
 //! * **Base**: while there are other holds, `L` has a record with the row's number, a constant token and the longest TTL of all
 //!   holds of that number. Versions without modes take it for a holder. A hold counts only beside the base of its own number.
 //!   So an operator who breaks the base with such a version ends them all.
+//! * **The base of permits** has another constant token, and the number of the first permit that it stands for behind its own: see
+//!   [`permit_requests`](super::permit_requests). Earlier versions take it for an exclusive holder, and `n`, `p` and `q` for holders of an unknown kind.
+//! * **A permit counts** if its record has the number in `q`, which lasts longer than any record. So what a flush brings back under
+//!   a permit that did not last as long holds nothing.
 //! * **A free place** has a byte 1 and the TTL of what it covers: nothing below it lasts longer. It sorts before every record.
 //!   The next record at that place lasts at least as long, because a flush may drop the cell between. Later versions may
 //!   append to it.
@@ -24,13 +32,14 @@
 use std::time::Duration;
 
 use crate::names::holder::Identity;
+use crate::names::mode::Mode;
 use crate::names::owner::OwnerToken;
 use crate::runtime::time::wall_ms;
 use crate::store::hbase::cell_store::Cell;
 use crate::store::hbase::layout::FREE;
 use crate::store::hbase::locks::FENCE_TTL;
 use crate::store::hbase::own_store::{BesideCell, LockCellTest, OwnCells};
-use crate::store::hbase::row_hints::{MANY_FREE, WaitNumber, WaitsSeen};
+use crate::store::hbase::row_hints::{MANY_FREE, PermitsSeen, WaitNumber, WaitsSeen};
 use crate::store::remote::{Found, Record, Standing, StoredHolds, StoredIntent};
 
 /// The first byte of the qualifiers of places.
@@ -38,6 +47,10 @@ pub(in crate::store::hbase) const PLACE: u8 = b's';
 /// The first byte of the qualifiers of processes that wait.
 pub(in crate::store::hbase) const INTENT: u8 = b'i';
 pub(in crate::store::hbase) const TURN: &[u8] = b"r";
+/// The first byte of the qualifiers of permits.
+pub(in crate::store::hbase) const PERMIT: u8 = b'p';
+pub(in crate::store::hbase) const PERMIT_NUMBER: u8 = b'q';
+pub(in crate::store::hbase) const SIZE: &[u8] = b"n";
 /// The value of [`TURN`].
 pub(super) const TURN_LASTS: &[u8] = &[1];
 
@@ -47,9 +60,19 @@ pub(in crate::store::hbase) const FREE_PLACE: u8 = 1;
 const WAITS: u8 = 1;
 /// The token of a base. It is no secret: nobody's lease has it.
 const BASE_TOKEN: [u8; OwnerToken::LEN] = *b"shared-or-update";
+/// The same of the base of permits.
+const PERMITS_TOKEN: [u8; OwnerToken::LEN] = *b"semaphore-permit";
 
 pub(super) fn place(place: u8) -> Vec<u8> {
     vec![PLACE, place]
+}
+
+pub(in crate::store::hbase) fn permit(number: u8) -> Vec<u8> {
+    vec![PERMIT, number]
+}
+
+pub(super) fn permit_number(number: u8) -> Vec<u8> {
+    vec![PERMIT_NUMBER, number]
 }
 
 pub(in crate::store::hbase) fn intent(number: WaitNumber) -> Vec<u8> {
@@ -76,6 +99,26 @@ pub(super) fn takes_place(ttl: Duration) -> LockCellTest {
 /// The base of the holds with this number.
 pub(in crate::store::hbase) fn base(number: u64, ttl: Duration) -> Record {
     Record::of_parts(&OwnerToken::from_bytes(BASE_TOKEN), ttl, &[]).numbered(number)
+}
+
+/// The base of permits of which the first one has the number `began`.
+pub(in crate::store::hbase) fn permits_base(number: u64, ttl: Duration, began: u64) -> Record {
+    Record::of_parts(&OwnerToken::from_bytes(PERMITS_TOKEN), ttl, &began.to_be_bytes()).numbered(number)
+}
+
+/// Returns the number of the first permit that this base stands for. `None` if it is no base of permits with this number, to the
+/// last byte.
+fn began(record: &Record, number: u64) -> Option<u64> {
+    let began = record.identity_bytes().try_into().ok().map(u64::from_be_bytes)?;
+    (*record == permits_base(number, record.ttl(), began)).then_some(began)
+}
+
+/// Whether this record of a permit is over. `last`: the row's number. `began`: that of the first permit beside the base, if there is
+/// one. `granted`: that of the last grant of this permit. No permit has a higher number than the row, or none, so such a record is
+/// of an unknown kind.
+pub(super) fn is_over(record: &Record, last: Option<u64>, began: Option<u64>, granted: Option<u64>) -> bool {
+    let Some((number, last)) = record.number().zip(last) else { return false };
+    number <= last && (began.is_none_or(|began| number < began) || granted != Some(number))
 }
 
 /// Whether this is the base of the holds with this number, to the last byte: conditions compare it so.
@@ -144,12 +187,18 @@ pub(super) struct OwnRow {
     pub(super) outlived: Option<Vec<u8>>,
     /// The base of the row's number.
     pub(super) base: Option<Record>,
+    /// If that is the base of permits, the number of the first of them.
+    pub(super) permits_began: Option<u64>,
+    /// Of a semaphore.
+    pub(super) size: Option<u16>,
     /// The holds, what waits, and the turn.
     pub(super) stored: StoredHolds,
     /// Places with a record of an earlier number, or without a base.
     pub(super) leftovers: Vec<(Vec<u8>, Vec<u8>)>,
     /// Free places that have a cell, with how long what is below it may last.
     pub(super) free: Vec<(u8, Duration)>,
+    /// Permits, each with the number of its last grant.
+    pub(super) permits: Vec<(u8, u64)>,
     pub(super) waits: WaitsSeen,
     /// Places that were chosen since the row was read.
     pub(super) chosen: Vec<u8>,
@@ -162,6 +211,13 @@ impl OwnRow {
         if let Some(cell) = record.filter(|cell| cell.value != FREE) {
             row.read_record(cell);
         }
+        let granted = |BesideCell { qualifier, cell }: &BesideCell| match qualifier.as_slice() {
+            [PERMIT_NUMBER, permit] => {
+                Some((*permit, u64::from_be_bytes(cell.value.as_slice().try_into().ok()?)))
+            }
+            _ => None,
+        };
+        row.permits = beside.iter().filter_map(granted).collect();
         for BesideCell { qualifier, cell } in beside {
             row.read_beside(qualifier, cell);
         }
@@ -178,6 +234,13 @@ impl OwnRow {
             {
                 self.base = record;
             }
+            Some(number)
+                if self.number == Some(number)
+                    && record.as_ref().and_then(|it| began(it, number)).is_some() =>
+            {
+                self.permits_began = record.as_ref().and_then(|it| began(it, number));
+                self.base = record;
+            }
             _ => self.stored.holds.push(Found::written(record, cell.written_ms)),
         }
     }
@@ -192,13 +255,31 @@ impl OwnRow {
             _ if cell.value == FREE => {}
             [PLACE, place] => match (covered(&cell.value), Record::decode(cell.value.as_slice())) {
                 (Some(covers), _) => self.free.push((*place, covers)),
-                (None, record) => match record.filter(|record| record.place() == Some(*place)) {
-                    Some(record) if self.is_leftover(&record) => {
+                (None, record) => {
+                    let is_here = |it: &Record| it.place() == Some(*place) && it.mode() != Mode::Permit;
+                    match record.filter(is_here) {
+                        Some(record) if self.is_leftover(&record) => {
+                            self.leftovers.push((qualifier, cell.value));
+                        }
+                        record => self.stored.holds.push(Found::written(record, cell.written_ms)),
+                    }
+                }
+            },
+            [PERMIT, permit] => {
+                let is_here = |it: &Record| it.place() == Some(*permit) && it.mode() == Mode::Permit;
+                match Record::decode(cell.value.as_slice()).filter(is_here) {
+                    Some(record)
+                        if is_over(&record, self.number, self.permits_began, self.granted(*permit)) =>
+                    {
                         self.leftovers.push((qualifier, cell.value));
                     }
                     record => self.stored.holds.push(Found::written(record, cell.written_ms)),
-                },
-            },
+                }
+            }
+            [PERMIT_NUMBER, _] if cell.value.len() == 8 => {}
+            SIZE if cell.value.len() == 2 => {
+                self.size = cell.value.as_slice().try_into().ok().map(u16::from_be_bytes);
+            }
             TURN => self.stored.has_turn = true,
             [INTENT, ..] => self.stored.intents.push(IntentCell::read(&cell)),
             // Of a later version.
@@ -213,6 +294,33 @@ impl OwnRow {
             .number()
             .zip(self.number)
             .is_some_and(|(number, last)| number < last || (number == last && self.base.is_none()))
+    }
+
+    /// Returns the base, if it is one of readers.
+    pub(super) fn readers(&self) -> Option<&Record> {
+        self.base.as_ref().filter(|_| self.permits_began.is_none())
+    }
+
+    /// Returns the base, if it is one of permits, and the size.
+    pub(super) fn permits_seen(&self) -> Option<PermitsSeen> {
+        self.base.clone().filter(|_| self.permits_began.is_some()).map(|base| (base, self.size))
+    }
+
+    /// Whether nobody holds this permit.
+    pub(super) fn is_free_permit(&self, permit: u8) -> bool {
+        let held = |found: &Found| found.record.as_ref().and_then(Record::place);
+        self.stored.holds.iter().all(|found| held(found) != Some(permit))
+    }
+
+    /// Returns the number of the last grant of this permit.
+    pub(super) fn granted(&self, permit: u8) -> Option<u64> {
+        self.permits.iter().find(|(granted, _)| *granted == permit).map(|(_, number)| *number)
+    }
+
+    /// Returns what holds nothing any more in the cell of this permit.
+    pub(super) fn left_of_permit(&self, permit: u8) -> Option<&[u8]> {
+        let qualifier = self::permit(permit);
+        self.leftovers.iter().find(|(left, _)| *left == qualifier).map(|(_, value)| value.as_slice())
     }
 
     /// Returns who holds the lock: of several holds the one that ends last. A base alone is no holder: it lasts as long as the
@@ -245,7 +353,7 @@ impl OwnRow {
             let is_at = |found: &Found| found.record.as_ref().and_then(Record::place) == Some(place);
             self.stored.holds.iter().any(is_at)
                 || self.chosen.contains(&place)
-                || self.leftovers.iter().any(|(qualifier, _)| qualifier.get(1) == Some(&place))
+                || self.leftovers.iter().any(|(qualifier, _)| *qualifier == self::place(place))
         };
         let covers = |place: u8| self.free.iter().find(|(free, _)| *free == place).map(|(_, covers)| *covers);
         if let Some(place) =
@@ -272,7 +380,6 @@ impl OwnRow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::names::mode::Mode;
 
     const NUMBER: u64 = 772;
     const TTL: Duration = Duration::from_millis(258);
@@ -318,6 +425,11 @@ mod tests {
         assert_eq!(
             base(NUMBER, TTL).as_bytes(),
             [&b"M\x02shared-or-update"[..], &TTL_BYTES, &NUMBER_BYTES].concat()
+        );
+        assert_eq!([permit(7), permit_number(7), SIZE.to_vec()], [&b"p\x07"[..], b"q\x07", b"n"]);
+        assert_eq!(
+            permits_base(NUMBER, TTL, 772).as_bytes(),
+            [&b"M\x02semaphore-permit"[..], &TTL_BYTES, &NUMBER_BYTES, &NUMBER_BYTES].concat()
         );
         let identity = [&[0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 9, 4][..], b"host", &[1], b"p"].concat();
         let waits = IntentCell {

@@ -28,7 +28,7 @@
 
 use std::time::Duration;
 
-use super::own_row::{self, OwnRow, TURN, TURN_LASTS, base, free_place, place, takes_place};
+use super::own_row::{self, OwnRow, TURN, TURN_LASTS, base, free_place, permit, place, takes_place};
 use crate::names::holder::Holder;
 use crate::names::mode::Mode;
 use crate::store::TURN_MAX;
@@ -74,15 +74,19 @@ fn lock() -> Vec<u8> {
 }
 
 /// The column of a record.
-fn column(record: &Record) -> Vec<u8> {
-    record.place().map_or_else(lock, place)
+pub(super) fn column(record: &Record) -> Vec<u8> {
+    match (record.mode(), record.place()) {
+        (Mode::Permit, Some(number)) => permit(number),
+        (_, Some(at)) => place(at),
+        (_, None) => lock(),
+    }
 }
 
-fn put(qualifier: Vec<u8>, value: &[u8], ttl: Duration) -> LockCellWrite {
+pub(super) fn put(qualifier: Vec<u8>, value: &[u8], ttl: Duration) -> LockCellWrite {
     LockCellWrite { qualifier, value: value.to_vec(), ttl }
 }
 
-fn put_record(record: &Record) -> LockCellWrite {
+pub(super) fn put_record(record: &Record) -> LockCellWrite {
     put(column(record), record.as_bytes(), record.ttl())
 }
 
@@ -105,7 +109,7 @@ fn begin_turn(turn: Option<Duration>) -> Option<LockCellWrite> {
     turn.map(|turn| put(TURN.to_vec(), TURN_LASTS, turn.clamp(Duration::from_millis(1), TURN_MAX)))
 }
 
-fn stands(record: &Record) -> (Vec<u8>, LockCellTest) {
+pub(super) fn stands(record: &Record) -> (Vec<u8>, LockCellTest) {
     (column(record), LockCellTest::Is(record.as_bytes().to_vec()))
 }
 
@@ -143,7 +147,12 @@ impl NewMember<'_> {
 
     fn allows(&self) -> Allowed {
         let intents = *self.passing != Passing::None;
-        Allowed { modes: compatible(self.record.mode()), intents, exactly: self.leftovers.to_vec() }
+        Allowed {
+            modes: compatible(self.record.mode()),
+            permits: 0,
+            intents,
+            exactly: self.leftovers.to_vec(),
+        }
     }
 
     fn tests(&self, record: &Record) -> Vec<(Vec<u8>, LockCellTest)> {
@@ -235,6 +244,10 @@ pub(super) fn join(
         NewMember { record: join.record, place: free, turn, passing: &passing, leftovers: &row.leftovers };
     let next = row.number.map_or(join.least, |last| join.least.max(last.saturating_add(1)));
     Ok(match (&row.base, row.number, &row.outlived) {
+        // The last of the permits has left, and its base stands.
+        (Some(base), Some(last), _) if row.permits_began.is_some() => {
+            vec![new.begins_over(base.as_bytes(), last, next)]
+        }
         // The last of the holds may have left since. Between readers who come and go all the time, one of the two is right.
         (Some(base), Some(number), _) => vec![new.joins((number, base.ttl())), new.begins(next)],
         (_, Some(last), Some(outlived)) => vec![new.begins_over(outlived, last, next)],
@@ -305,7 +318,7 @@ pub(in crate::store::hbase) fn renew(stored: &Record, renewed: &Record, seen: Ba
 pub(super) fn release(stored: &Record, number: u64) -> Vec<LockRowStep> {
     let condition =
         |allows| LockRowCondition { number: NumberTest::Is(number), cells: vec![stands(stored)], allows };
-    let alone = Allowed { modes: Vec::new(), intents: true, exactly: vec![exactly(stored)] };
+    let alone = Allowed { intents: true, exactly: vec![exactly(stored)], ..Allowed::default() };
     vec![
         LockRowStep {
             condition: condition(Some(alone)),
@@ -327,7 +340,7 @@ pub(super) fn step_down(
     let last = held.number()?;
     let number = least.max(last.saturating_add(1));
     let record = record.renewed(ttl).placed(record.mode(), at).numbered(number);
-    let allows = Allowed { modes: Vec::new(), intents: true, exactly: leftovers.to_vec() };
+    let allows = Allowed { intents: true, exactly: leftovers.to_vec(), ..Allowed::default() };
     let condition = LockRowCondition {
         number: NumberTest::Is(last),
         cells: vec![stands(held), (place(at), takes_place(record.ttl()))],
@@ -359,7 +372,7 @@ pub(super) fn upgrade(
     let condition = LockRowCondition {
         number: NumberTest::Is(seen.0),
         cells: vec![is_base(seen), stands(held)],
-        allows: Some(Allowed { modes: Vec::new(), intents: true, exactly }),
+        allows: Some(Allowed { intents: true, exactly, ..Allowed::default() }),
     };
     let mut cells = vec![put_record(&record), leave(held)];
     cells.extend(wait.map(end_intent));
@@ -383,7 +396,7 @@ pub(super) fn free(row: &OwnRow) -> Option<LockRowStep> {
 /// Returns what a change of a row with a base and without holds requires, so that there are none.
 pub(super) fn deserted(row: &OwnRow) -> Option<LockRowCondition> {
     let (base, number) = (row.base.as_ref()?, row.number?);
-    let allows = Allowed { modes: Vec::new(), intents: true, exactly: row.leftovers.clone() };
+    let allows = Allowed { intents: true, exactly: row.leftovers.clone(), ..Allowed::default() };
     let cells = vec![stands(base)];
     row.stored.holds.is_empty().then_some(LockRowCondition {
         number: NumberTest::Is(number),
