@@ -126,8 +126,10 @@ fn a_page_has_the_modes_in_which_locks_were_used_and_counts_their_changes() {
     let update = lock.update().acquire().unwrap();
     update.upgrade(Duration::ZERO).unwrap_err();
     let found = series(&manager.metrics_text());
-    let held = Mode::ALL.map(|mode| found[&format!(r#"dlm_leases_held{{class="order",mode="{mode}"}}"#)]);
-    assert_eq!(held, [0.0, 1.0, 1.0, 0.0]);
+    let held =
+        Mode::OF_LOCKS.map(|mode| found[&format!(r#"dlm_leases_held{{class="order",mode="{mode}"}}"#)]);
+    assert_eq!(held, [0.0, 1.0, 1.0]);
+    assert!(!found.keys().any(|name| name.contains("PERMIT")), "no semaphore was used");
     assert!(reader.release().unwrap());
     let writing = update.upgrade(Duration::from_secs(1)).unwrap();
     let page = manager.metrics_text();

@@ -1,17 +1,19 @@
 //! Semaphores: permits beside each other, each in a cell of its own. Each change is one conditional mutation of the row.
 //!
 //! ```text
-//! first    F == f, L as read, no holds, N == size or none           -> permits: records of n, their numbers: n, L: base of n, N: size, F: n
-//! join     F == f, L == base, N == size, none but permits below N       -> the same
-//! renew    F == f, L == base, N == size, permit == record, its number   -> permit: record, its number, L: base, N: size, F: f
-//! release  F == f, permit == record, its number, no other holds     -> permit: free, L: empty, F: f
-//!          F == f, permit == record, its number                     -> permit: free, F: f
-//! resize   F == f, N == size                                        -> N: the new size, F: f
+//! first    F == f, L as read, no holds, N == size or none     -> permits: records of n, L: base of n, N: size, F: n
+//! join     F == f, L == base, N == size, permits below N only -> the same
+//! renew    F == f, L == base, N == size, permit == record     -> permit: record, L: base, N: size, F: f
+//! release  F == f, permit == record, no other holds           -> permit: free, L: empty, F: f
+//!          F == f, permit == record                           -> permit: free, F: f
+//! resize   F == f, N == size                                  -> N: the new size, F: f
 //! ```
 //!
+//! The number of a permit stands in a cell of its own, too, which a grant and a renewal write and a renewal and a release compare.
+//!
 //! n is a new number, above F. So each grant has a fence of its own, and who has read a row knows that until F changes permits can
-//! only go. The base of permits has the row's number like any other one,
-//! and says at which number the first of its permits began: a permit counts if its number is not below that.
+//! only go. The base of permits has the row's number like any other one, and says at which number the first of its permits began: a
+//! permit counts if its number is not below that.
 
 use super::own_row::{OwnRow, SIZE, permit, permit_number, permits_base};
 use super::requests::{column, put, put_record, stands};
