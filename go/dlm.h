@@ -902,7 +902,7 @@ struct dlm_history_entry {
     int64_t took_ms;
     /// The fence of the grant, or 0 if there is none.
     uint64_t fence;
-    /// How the lock is or was held: 0 exclusive, 1 shared, 2 update. Later versions may add others.
+    /// How the lock is or was held: 0 exclusive, 1 shared, 2 update, 3 a permit of a semaphore. Later versions may add others.
     int32_t mode;
     /// How it was held before, for "mode changed". 0 for others.
     int32_t mode_before;

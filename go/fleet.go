@@ -146,7 +146,7 @@ type HistoryEntry struct {
 	Text string
 	// By describes the process that wrote the entry, and Victim the holder of a lock that was broken.
 	By, Victim string
-	// Mode is how the lock is or was held: 0 exclusive, 1 shared, 2 update. Later versions may add others. ModeBefore is how
+	// Mode is how the lock is or was held: 0 exclusive, 1 shared, 2 update, 3 a permit of a semaphore. Later versions may add others. ModeBefore is how
 	// it was held before, for "mode changed".
 	Mode, ModeBefore int
 }

@@ -655,7 +655,7 @@ struct HistoryEntry {
     std::string kind, by, victim, text;
     std::int64_t at_ms, took_ms;
     std::uint64_t fence;
-    // 0 exclusive, 1 shared, 2 update. `mode_before` is for "mode changed".
+    // 0 exclusive, 1 shared, 2 update, 3 a permit of a semaphore. `mode_before` is for "mode changed".
     std::int32_t mode, mode_before;
 };
 

@@ -89,7 +89,7 @@ pub struct dlm_history_entry {
     pub took_ms: i64,
     /// The fence of the grant, or 0 if there is none.
     pub fence: u64,
-    /// How the lock is or was held: 0 exclusive, 1 shared, 2 update. Later versions may add others.
+    /// How the lock is or was held: 0 exclusive, 1 shared, 2 update, 3 a permit of a semaphore. Later versions may add others.
     pub mode: i32,
     /// How it was held before, for "mode changed". 0 for others.
     pub mode_before: i32,

@@ -43,7 +43,7 @@ pub(crate) fn once(session: &Arc<Session>, name: &LockName, terms: &AcquireTerms
     once_with(session, name, terms, attempt, slice::from_ref)
 }
 
-/// Calls `ask` once, for a caller that does not wait. `leases` are a part of what it gets.
+/// Calls `ask` once, for a caller that does not wait. `leases` returns the leases in what it gets.
 pub(crate) fn once_with<T>(
     session: &Arc<Session>,
     name: &LockName,
@@ -71,8 +71,8 @@ pub(crate) fn wait(session: &Arc<Session>, name: &LockName, terms: &AcquireTerms
     wait_with(session, name, terms, |how| ask(session, name, how, terms, look), slice::from_ref)
 }
 
-/// Calls `ask` when it is the turn of this thread, until it gets what `leases` are a part of or the wait is over. Blocks this
-/// thread.
+/// Calls `ask` when it is the turn of this thread, until the store grants something or the wait is over. `leases` returns the leases
+/// in it. Blocks this thread.
 pub(crate) fn wait_with<T>(
     session: &Arc<Session>,
     name: &LockName,

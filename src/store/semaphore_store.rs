@@ -41,7 +41,8 @@ pub trait SemaphoreStore: Send + Sync {
     fn semaphore(&self, name: &LockName, by: Deadline) -> Result<Option<SemaphoreState>>;
 
     /// Changes the size. Permits that are held stay so. Returns the size before, or `None` and changes nothing if the store knows
-    /// no semaphore of this name. May be repeated, also if it is in doubt.
+    /// no semaphore of this name. May be repeated, also if it is in doubt. A request that arrives late may
+    /// undo a later one.
     fn resize(&self, name: &LockName, permits: u16, by: Deadline) -> Result<Option<u16>>;
 }
 

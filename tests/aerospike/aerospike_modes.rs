@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ::aerospike as raw;
 use dlm::store::{
-    Acquired, Attempt, Conversion, Converted, Grant, INTENT_MAX, Identity, Intent, IntentId, LockName,
-    LockStore, Mode, ModeStore, ModeTerms, OwnerRecord, Released,
+    Acquired, AcquiredPermits, Attempt, Conversion, Converted, Grant, INTENT_MAX, Identity, Intent, IntentId,
+    LockName, LockStore, Mode, ModeStore, ModeTerms, OwnerRecord, PermitGrant, PermitTerms, Released,
 };
 use dlm::{Deadline, Holder, Level, Moment, NamePolicy};
 use dlm_fixtures::aerospike::{Place, aerospike_or_skip};
@@ -625,6 +625,75 @@ fn a_change_of_mode_that_comes_late_changes_nothing() {
     assert!(stage.theirs.renew(&stage.name, &next.owner_record, HELD, soon()).unwrap().is_some());
     assert_eq!(stage.holds()[0].epoch.map(|epoch| epoch.0), Some(number(&next)));
     stage.release(&next);
+}
+
+fn ask_for_permits(stage: &Stage, count: u16) -> Vec<PermitGrant> {
+    let (identity, mut doubtful) = (Identity::this_process("tests").unwrap(), Vec::new());
+    let attempt = Attempt { name: &stage.name, ttl: HELD, identity: &identity, by: soon() };
+    let terms = PermitTerms { permits: 3, count };
+    let answer = stage.ours.semaphores().unwrap().acquire_permits(attempt, terms, &mut doubtful);
+    // As the background threads do.
+    for record in &doubtful {
+        stage.theirs.release(&stage.name, record, soon()).unwrap();
+    }
+    match answer.unwrap_or_else(|error| panic!("{}", error.chain())) {
+        AcquiredPermits::Granted(grants) => grants,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn permits_of_which_a_message_is_lost_are_granted_together_and_go_alone() {
+    for loss in losses() {
+        let Some(stage) = stage("lost-permits") else { return };
+        let beside = ask_for_permits(&stage, 1);
+        stage.proxy.next("acquire", loss.clone());
+        let grants = ask_for_permits(&stage, 2);
+        assert_eq!((stage.proxy.hits(), stage.holds().len()), (1, 3), "{loss:?}");
+        assert!(grants.iter().all(|it| number(&it.grant) > number(&beside[0].grant)));
+        stage.proxy.next("change", loss.clone());
+        let renewed = stage.ours.renew(&stage.name, &grants[0].grant.owner_record, 3 * HELD, soon()).unwrap();
+        assert!(renewed.is_some());
+        stage.proxy.next("change", loss);
+        let released = stage.ours.release(&stage.name, &grants[0].grant.owner_record, soon()).unwrap();
+        assert_ne!(released, Released::NotOurs);
+        let mut left: Vec<_> = stage.holds().iter().map(|hold| hold.holder.permit).collect();
+        left.sort_unstable();
+        assert_eq!(left, [Some(beside[0].permit), Some(grants[1].permit)]);
+        stage.release(&grants[1].grant);
+        stage.release(&beside[0].grant);
+    }
+}
+
+/// Its process has got permits by another request.
+#[test]
+fn a_request_for_permits_that_comes_late_changes_nothing() {
+    let Some(stage) = stage("late-permits") else { return };
+    let gate = Arc::new(Gate::default());
+    let first = ask_for_permits(&stage, 1);
+    stage.proxy.next("acquire", Fault::KeepAndBreak(Arc::clone(&gate)));
+    let grants = ask_for_permits(&stage, 2);
+    gate.open();
+    until("the late request is carried out", || stage.proxy.late() == 1);
+    assert_eq!(stage.holds().len(), 3);
+    grants.iter().chain(&first).for_each(|it| stage.release(&it.grant));
+    assert_eq!(stage.holds().len(), 0);
+}
+
+/// Written by a stranger, or by a version to come.
+#[test]
+fn a_size_that_no_version_writes_is_refused_and_not_replaced() {
+    let Some(stage) = stage("odd-size") else { return };
+    ask_for_permits(&stage, 1);
+    for size in [0, -1, 70_000, i64::MAX] {
+        stage.put_bins(&[raw::Bin::new("own_size", size.into())]);
+        let identity = Identity::this_process("tests").unwrap();
+        let attempt = Attempt { name: &stage.name, ttl: HELD, identity: &identity, by: soon() };
+        let terms = PermitTerms { permits: 3, count: 1 };
+        let answer = stage.ours.semaphores().unwrap().acquire_permits(attempt, terms, &mut Vec::new());
+        assert!(matches!(answer, Ok(AcquiredPermits::OtherSize(_))), "{size}: {answer:?}");
+        assert_eq!(stage.stored().int("own_size"), size);
+    }
 }
 
 #[test]

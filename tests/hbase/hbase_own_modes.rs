@@ -805,6 +805,46 @@ fn readers_whose_common_request_loses_a_message_all_come_and_all_go() {
 }
 
 #[test]
+fn a_grant_of_permits_takes_two_requests_and_its_renewal_and_release_one_each() {
+    let Some(hbase) = created() else { return };
+    let name = fresh("permits");
+    let (proxy, ours) = counted(hbase, &name);
+    let theirs = Process::at(hbase.master);
+    let ask = |process: &Process| {
+        let attempt = Attempt { name: &name, ttl: HELD, identity: &process.identity, by: soon() };
+        let (terms, semaphores) = (PermitTerms { permits: 3, count: 1 }, process.store.semaphores().unwrap());
+        match semaphores.acquire_permits(attempt, terms, &mut Vec::new()) {
+            Ok(AcquiredPermits::Granted(mut grants)) => grants.remove(0).grant,
+            other => panic!("{other:?}"),
+        }
+    };
+    let renew = |grant: &Grant| sent(&proxy, || ours.renew(&name, grant, HELD));
+    for _ in 0..3 {
+        let (grant, requests) = sent(&proxy, || ask(&ours));
+        assert_eq!(requests, ["Get", "Multi"], "grant");
+        let (renewed, requests) = renew(&grant);
+        assert!(renewed.is_some());
+        assert_eq!(requests, ["Multi"], "renewal");
+        // Another process has changed the row.
+        let other = ask(&theirs);
+        let (renewed, requests) = renew(&grant);
+        assert!(renewed.is_some());
+        assert_eq!(requests, ["Multi"; 2], "renewal after a grant of another process");
+        // A longer one changes the base, which this process knows then.
+        let mut record = grant.owner_record.clone();
+        for _ in 0..2 {
+            let longer = || ours.store.renew(&name, &record, 2 * HELD, soon()).unwrap();
+            let (renewed, requests) = sent(&proxy, longer);
+            assert_eq!(requests, ["Multi"], "longer renewal");
+            record = renewed.expect("it is held");
+        }
+        let grant = Grant { owner_record: record, ..grant };
+        assert_eq!(sent(&proxy, || ours.free(&name, &grant)).1, ["Multi"], "release");
+        theirs.free(&name, &other);
+    }
+}
+
+#[test]
 fn permits_whose_requests_lose_a_message_are_granted_together_and_go_alone() {
     let Some(hbase) = created() else { return };
     let it = Lossy::new(hbase);

@@ -9,7 +9,8 @@ use std::time::Duration;
 use dlm::events::{Event, EventSink};
 use dlm::store::{Acquired, Attempt, Converted, LockStore, MemoryStore, ModeStore, ModeTerms};
 use dlm::{
-    AcquireOptions, Code, Error, Lease, LeaseState, Level, LockManager, LostReason, Mode, Moment, Result,
+    AcquireOptions, CancelToken, Code, Error, Lease, LeaseState, Level, LockManager, LockName, LostReason,
+    Mode, Moment, NamePolicy, Result,
 };
 use dlm_testkit::{Call, LONG, Scripted, Spy, unless_stalled, until};
 use parking_lot::Mutex;
@@ -344,6 +345,58 @@ fn closing_does_not_wait_for_the_intents_of_many_writers() {
 fn lingering(store: &Arc<dyn LockStore>, retry: Duration) -> LockManager {
     let builder = LockManager::builder().store(Arc::clone(store)).client("modes").ttl(TTL).wait(LONG);
     builder.retry(retry).linger(Duration::from_secs(3600)).open().unwrap()
+}
+
+/// Also if its process asks because another thread of it has left, and not because it polls: then nothing has read the lock.
+#[test]
+fn a_reader_that_came_before_a_writer_passes_it_in_any_request() {
+    unless_stalled(Duration::from_millis(500), || {
+        let memory: Arc<dyn LockStore> = Arc::new(MemoryStore::new());
+        let spy = Spy::on(Arc::clone(&memory));
+        let open = |store: Arc<dyn LockStore>, retry| {
+            let builder = LockManager::builder().store(store).client("modes").ttl(TTL).wait(LONG);
+            builder.retry(retry).open().unwrap()
+        };
+        let short = Duration::from_millis(20);
+        // The reader polls when the first intent ends, three seconds after it came, and not before.
+        let ours = open(spy.clone(), Duration::from_secs(10));
+        let theirs = [(); 3].map(|()| open(Arc::clone(&memory), short));
+        let lock = |manager: &LockManager| manager.lock("a", Level::Xdc).unwrap();
+        let first = lock(&ours).shared().acquire().unwrap();
+        // It keeps the writers out.
+        let _second = lock(&theirs[2]).shared().acquire().unwrap();
+        let gives_up = CancelToken::new();
+        let [one, other] = [0, 1].map(|at| {
+            let (lock, how) = (lock(&theirs[at]), AcquireOptions::new().cancel(&gives_up));
+            move || thread::spawn(move || if at == 0 { lock.acquire_with(&how) } else { lock.acquire() })
+        });
+        let one = one();
+        until("a writer is announced", || is_reserved(&*memory));
+        let late = lock(&ours).shared();
+        let late = thread::spawn(move || late.acquire().unwrap());
+        until("the reader waits", || ours.stats().threads_waiting == 1);
+        // Longer than the clocks may differ: a tenth of its interval.
+        thread::sleep(Duration::from_millis(1300));
+        let other = other();
+        until("the other writer waits", || theirs[1].stats().threads_waiting == 1);
+        thread::sleep(Duration::from_millis(150));
+        gives_up.cancel();
+        assert_eq!(code(one.join().unwrap()), Code::Cancelled);
+        thread::sleep(Duration::from_millis(150));
+        assert!(is_reserved(&*memory));
+        first.release().unwrap();
+        let late = late.join().unwrap();
+        assert_eq!(spy.calls_of(Call::Blocker), 0, "it came in only when it polled");
+        assert!(late.check().is_ok() && !other.is_finished());
+        theirs[1].close().unwrap();
+        assert_eq!(code(other.join().unwrap()), Code::Closed);
+    });
+}
+
+fn is_reserved(store: &dyn LockStore) -> bool {
+    let name = LockName::new(Level::Xdc, "modes", None, "a", NamePolicy::Strict).unwrap();
+    let blocker = store.modes().unwrap().blocker(&name, Mode::Shared, soon()).unwrap();
+    blocker.is_some_and(|blocker| blocker.is_waiting)
 }
 
 /// A release of a reader makes this process wait for nobody.

@@ -346,7 +346,7 @@ mod tests {
     use crate::runtime::time::wall_ms;
     use crate::store::embedded::record::Header;
     use crate::store::embedded::sweep::sweep;
-    use crate::store::{Grant, INTENT_MAX, LockQuery, LockStore};
+    use crate::store::{Grant, INTENT_MAX, LivenessStore, LockQuery, LockStore};
     use crate::testing::patience::LONG;
 
     const TTL: Duration = Duration::from_secs(3600);
@@ -529,6 +529,26 @@ mod tests {
         // Beside the base of others, the holds that were broken are void too.
         site.put(&hold_codec::key(&lock()), Some(&second));
         assert!(!held.iter().any(|grant| site.renew(grant, TTL) || site.release(grant)));
+    }
+
+    /// It may be that of a process whose death others would notice.
+    #[test]
+    fn a_resize_leaves_the_record_of_an_exclusive_lock_as_it_is() {
+        let site = Site::new();
+        let (name, identity) = (lock(), identity("permit"));
+        let attempt = Attempt { name: &name, ttl: TTL, identity: &identity, by: soon() };
+        let terms = PermitTerms { permits: 5, count: 1 };
+        let AcquiredPermits::Granted(permits) =
+            site.store.acquire_permits(attempt, terms, &mut Vec::new()).unwrap()
+        else {
+            panic!("it is free")
+        };
+        assert!(site.release(&permits[0].grant));
+        site.store.acquire_until_death(attempt, &mut Vec::new()).unwrap();
+        let before = site.raw(name.key().as_bytes()).unwrap();
+        assert_eq!(site.store.resize(&name, 3, soon()).unwrap(), Some(5));
+        assert_eq!(site.raw(name.key().as_bytes()), Some(before));
+        assert_eq!(site.store.semaphore(&name, soon()).unwrap().map(|it| it.permits), Some(3));
     }
 
     /// The sweep is that of versions without modes. Their lists pass over the record too.

@@ -1,11 +1,15 @@
 //! The store interface of the lock protocol for semaphores: several records for each lock.
 
+#[cfg(any(feature = "hbase", feature = "aerospike"))]
+use super::answers::Found;
 use super::answers::Reply;
 use super::mode_register::StoredHolds;
 use super::record::Record;
 use crate::error::Result;
 use crate::names::holder::Holder;
 use crate::names::lock_name::LockName;
+#[cfg(any(feature = "hbase", feature = "aerospike"))]
+use crate::names::mode::Mode;
 use crate::runtime::time::Deadline;
 use crate::store::AcquiredPermits;
 
@@ -18,10 +22,22 @@ use crate::store::AcquiredPermits;
 pub trait PermitRegister: Send + Sync {
     /// Writes the records of permits that are free: all, or none. The register chooses their places and their number.
     ///
-    /// * Yes: the records that are stored, in the order of their places.
+    /// * Yes: the records that are stored, in the same order, which is that of their places.
     /// * No: why there are too few. Nothing was changed, and no request is under way.
     /// * Lost: they may be stored now, or later. The library reads the lock to find out.
     fn grant(&self, grant: &GrantPermits<'_>, by: Deadline) -> Reply<Vec<Record>, NotGranted>;
+
+    /// Returns whether permits that are stored may be granted: their number is above all that other layouts have counted. If not, or if
+    /// this fails, the library releases them.
+    ///
+    /// # Errors
+    /// Any. The call may be repeated.
+    ///
+    /// Default: `true`, without a request.
+    fn confirm(&self, name: &LockName, stored: &[Record], by: Deadline) -> Result<bool> {
+        let _ = (name, stored, by);
+        Ok(true)
+    }
 
     /// Reads everything that the semaphore has, and its size. `None` as the size: it has none.
     ///
@@ -47,6 +63,42 @@ pub struct GrantPermits<'a> {
     pub records: &'a [Record],
     /// The least number of the grant.
     pub least: u64,
+}
+
+impl GrantPermits<'_> {
+    /// Chooses permits that nobody holds, for a register that has read this. Returns their numbers, or why there are too few.
+    #[cfg(any(feature = "hbase", feature = "aerospike"))]
+    pub(crate) fn choose(
+        &self,
+        size: Option<u16>,
+        stored: &StoredHolds,
+    ) -> std::result::Result<Vec<u8>, Box<NotGranted>> {
+        if let Some(stored) = size.filter(|size| *size != self.permits) {
+            return Err(Box::new(NotGranted::OtherSize(stored)));
+        }
+        let held = |found: &Found| {
+            let record = found.record.as_ref().filter(|record| record.mode() == Mode::Permit);
+            record.and_then(Record::place)
+        };
+        let is_below = |found: &&Found| held(found).is_some_and(|permit| u16::from(permit) < self.permits);
+        let others = stored.holds.iter().filter(|found| !is_below(found)).max_by_key(|found| found.left);
+        if let Some(holder) = others.map(Found::holder).or_else(|| stored.intent()) {
+            return Err(Box::new(NotGranted::Held(holder)));
+        }
+        let is_free = |permit: &u8| stored.holds.iter().all(|found| held(found) != Some(*permit));
+        let all = (0..self.permits).filter_map(|permit| u8::try_from(permit).ok());
+        let free: Vec<u8> = all.filter(is_free).take(self.records.len()).collect();
+        if free.len() == self.records.len() {
+            return Ok(free);
+        }
+        let first = stored.holds.iter().min_by_key(|found| found.left).map(Found::holder);
+        Err(Box::new(NotGranted::Held(first.unwrap_or_else(Holder::unknown))))
+    }
+
+    /// Returns the stored versions of the records, if all of them are stored: the server has run this request.
+    pub(crate) fn stored(records: &[Record], holds: &StoredHolds) -> Option<Vec<Record>> {
+        records.iter().map(|record| holds.own(record).cloned()).collect()
+    }
 }
 
 /// Why [`PermitRegister::grant`] changed nothing.

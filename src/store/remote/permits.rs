@@ -2,18 +2,21 @@
 //!
 //! | state | event | next state |
 //! |---|---|---|
-//! | asking | Yes | end: granted |
+//! | asking | Yes | confirming |
 //! | asking | No | end: held, or another size; reading while an attempt is open |
 //! | asking | Lost | reading; the attempt is open |
-//! | reading | all permits of one of our attempts are stored | end: granted |
+//! | reading | all permits of one of our attempts are stored | confirming |
 //! | reading | they are not, and the last answer was No | end: held, or another size |
 //! | reading | they are not, and the last answer was lost | asking with new tokens, after a pause |
+//! | confirming | their number is above all others | end: granted |
+//! | confirming | it is not | asking with new tokens, after they were released |
+//! | confirming | that cannot be found out, or they cannot be released | end: an error; what may be left is released later |
 //! | any | no time left, or 16 rounds | IN_DOUBT while a request may still be applied |
 //!
 //! Renewals and releases of permits are those of `lock.rs`.
 
 use super::answers::{Found, Settled};
-use super::lock::{ROUNDS, RemoteStore, contended, least_number};
+use super::lock::{CLEAN_UP, ROUNDS, RemoteStore, contended, least_number};
 use super::permit_register::{GrantPermits, PermitRegister};
 use super::record::Record;
 use super::register::{Capabilities, Register};
@@ -25,8 +28,8 @@ use crate::names::mode::Mode;
 use crate::names::owner::OwnerRecord;
 use crate::runtime::time::{Deadline, Moment};
 use crate::store::{
-    AcquiredPermits, Attempt, Grant, GrantRecord, LockHold, PermitGrant, PermitTerms, SemaphoreState,
-    SemaphoreStore,
+    AcquiredPermits, Attempt, Grant, GrantRecord, LockHold, LockStore as _, PermitGrant, PermitTerms,
+    SemaphoreState, SemaphoreStore,
 };
 
 /// An attempt whose request may still be applied: its records, and a moment before it was sent.
@@ -55,6 +58,35 @@ impl<R: Register> RemoteStore<R> {
         })
     }
 
+    /// Returns the grant of permits that are stored. `None`: they were released, because another layout has counted further.
+    fn confirmed(
+        &self,
+        name: &LockName,
+        (stored, since): (Vec<Record>, Moment),
+        by: Deadline,
+        open: &mut Vec<OpenAttempt>,
+    ) -> Result<Option<AcquiredPermits>> {
+        let can = self.register.capabilities();
+        let confirmed = self.permit_register()?.confirm(name, &stored, by);
+        if let Ok(true) = confirmed {
+            return Ok(Some(granted(can, &stored, since)));
+        }
+        let clean_up = Deadline::after(CLEAN_UP);
+        let release = |record: &Record| self.release(name, &can.owner_record(record), clean_up).map(drop);
+        match (stored.iter().try_for_each(release), confirmed) {
+            (Ok(()), Ok(_)) => Ok(None),
+            (Ok(()), Err(error)) => {
+                let what = "the fence of the permits could not be compared, and they were released".into();
+                Err(Error::RetriesExhausted { store: self.describe(), what, source: Some(error.into()) })
+            }
+            (Err(error), _) => {
+                open.push((stored, since));
+                let what = "permits have no fence that was compared, and could not be released".into();
+                Err(Error::InDoubt { what, source: Some(error.into()) })
+            }
+        }
+    }
+
     /// Pushes the attempts that may still take effect to `open`.
     fn grant_permits(
         &self,
@@ -62,7 +94,7 @@ impl<R: Register> RemoteStore<R> {
         PermitTerms { permits, count }: PermitTerms,
         open: &mut Vec<OpenAttempt>,
     ) -> Result<AcquiredPermits> {
-        let (register, can) = (self.permit_register()?, self.register.capabilities());
+        let register = self.permit_register()?;
         let (mut doubt, mut pauses) = (Doubt::none(attempt.by), Pauses::until(attempt.by));
         let (name, by) = (attempt.name, attempt.by);
         for _ in 0..ROUNDS {
@@ -74,7 +106,10 @@ impl<R: Register> RemoteStore<R> {
             let since = Moment::now();
             let grant = GrantPermits { name, permits, records: &records, least: least_number() };
             let refused = match doubt.ask(|| register.grant(&grant, by).settled()) {
-                Ok(Settled::Yes(stored)) => return Ok(granted(can, &stored, since)),
+                Ok(Settled::Yes(stored)) => match self.confirmed(name, (stored, since), by, open)? {
+                    Some(granted) => return Ok(granted),
+                    None => continue,
+                },
                 Ok(Settled::No(why)) if open.is_empty() => return Ok(why.into()),
                 Ok(Settled::No(why)) => Some(why),
                 Err(error) => {
@@ -87,16 +122,14 @@ impl<R: Register> RemoteStore<R> {
             };
             let read = doubt.ask(|| register.read_permits(name, by));
             let (_, stored) = read.map_err(|error| doubt.or(error))?;
-            let all_of = |records: &[Record]| -> Option<Vec<Record>> {
-                let mut own: Vec<_> =
-                    records.iter().map(|record| stored.own(record).cloned()).collect::<Option<_>>()?;
-                own.sort_by_key(Record::place);
-                Some(own)
-            };
-            let found = open.iter().enumerate().find_map(|(at, (records, _))| Some((at, all_of(records)?)));
+            let all_of = |(records, _): &OpenAttempt| GrantPermits::stored(records, &stored);
+            let found = open.iter().enumerate().find_map(|(at, attempt)| Some((at, all_of(attempt)?)));
             if let Some((at, own)) = found {
                 let (_, since) = open.swap_remove(at);
-                return Ok(granted(can, &own, since));
+                match self.confirmed(name, (own, since), by, open)? {
+                    Some(granted) => return Ok(granted),
+                    None => continue,
+                }
             }
             if let Some(why) = refused {
                 return Ok(why.into());
@@ -137,3 +170,6 @@ impl<R: Register> SemaphoreStore for RemoteStore<R> {
         self.permit_register()?.resize(name, permits, by)
     }
 }
+
+#[cfg(test)]
+mod tests;

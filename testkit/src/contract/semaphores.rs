@@ -335,7 +335,7 @@ pub fn locks_and_permits_exclude_each_other(site: &Site) {
         give_back(&*store, &name, permits);
         assert_eq!(store.holder(&name, soon()).unwrap(), None);
     }
-    // Who waits for the lock exclusively keeps new permits out.
+    // A process that waits for the lock exclusively keeps new permits out.
     let permits = get(&*store, &name, 1, 2);
     let (id, identity) = (IntentId::draw().unwrap(), process("writer"));
     let intent = Intent { id, identity: &identity, lasts: dlm::store::INTENT_MAX };

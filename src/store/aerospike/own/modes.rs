@@ -80,9 +80,9 @@ pub(super) struct BothRecords {
 }
 
 impl BothRecords {
-    /// Returns the size of a semaphore.
+    /// Returns the size of a semaphore. One that no version writes is a size that nobody asks for.
     pub(super) fn size(&self) -> Option<u16> {
-        self.lock.as_ref()?.int(SIZE)?.try_into().ok()
+        self.lock.as_ref()?.int(SIZE).map(|size| size.try_into().unwrap_or(u16::MAX))
     }
 
     /// Returns what a grant of permits expects to be as it was read.

@@ -16,10 +16,9 @@
 //!   live that had ended.
 //! * A grant is two requests: a read of both records, and the write.
 //! * While the namespace has fences of the layout `java`, the grant must be above that of this lock. It is read before and after the
-//!   write, and permits below it are released again.
+//!   write, and permits that are not above it are released again.
 
 use super::conditions;
-use super::modes::BothRecords;
 use super::{AerospikeOwnStore, check_ttl};
 use crate::error::{Error, Result};
 use crate::names::holder::Holder;
@@ -28,40 +27,11 @@ use crate::names::mode::Mode;
 use crate::runtime::time::Deadline;
 use crate::store::aerospike::client::{BinOperation, BinValue, RecordExistsAction, Sign, When, Written};
 use crate::store::aerospike::keys::own_bins::{FENCE, HOLDS, LASTS_MS, NAME, SIZE, TOKEN, WHO};
-use crate::store::aerospike::keys::{self, BASE, LockKeys, RecordKey, fence_key};
-use crate::store::remote::{
-    Found, GrantPermits, NotGranted, PermitRegister, Record, Reply, Settled, StoredHolds,
-};
+use crate::store::aerospike::keys::{self, BASE, LockKeys, fence_key};
+use crate::store::remote::{GrantPermits, NotGranted, PermitRegister, Record, Reply, Settled, StoredHolds};
 
 /// How often a change is tried that was refused because others came in between.
 const ROUNDS: usize = 16;
-
-/// Returns the numbers of the permits that an attempt can have, or why it gets none.
-fn free(read: &BothRecords, asked: &GrantPermits<'_>) -> std::result::Result<Vec<u8>, Box<NotGranted>> {
-    if let Some(stored) = read.size().filter(|size| *size != asked.permits) {
-        return Err(Box::new(NotGranted::OtherSize(stored)));
-    }
-    let held = |found: &Found| {
-        let record = found.record.as_ref().filter(|record| record.mode() == Mode::Permit);
-        record.and_then(Record::place)
-    };
-    let holds = &read.holds.holds;
-    let is_below = |found: &Found| held(found).is_some_and(|permit| u16::from(permit) < asked.permits);
-    if let Some(found) = holds.iter().filter(|found| !is_below(found)).max_by_key(|found| found.left) {
-        return Err(Box::new(NotGranted::Held(found.holder())));
-    }
-    if let Some(waits) = read.holds.intent() {
-        return Err(Box::new(NotGranted::Held(waits)));
-    }
-    let is_free = |permit: &u8| holds.iter().all(|found| held(found) != Some(*permit));
-    let all = (0..asked.permits).filter_map(|permit| u8::try_from(permit).ok());
-    let free: Vec<u8> = all.filter(is_free).take(asked.records.len()).collect();
-    if free.len() < asked.records.len() {
-        let first = holds.iter().min_by_key(|found| found.left).map(Found::holder);
-        return Err(Box::new(NotGranted::Held(first.unwrap_or_else(Holder::unknown))));
-    }
-    Ok(free)
-}
 
 impl AerospikeOwnStore {
     fn try_to_grant(
@@ -75,14 +45,10 @@ impl AerospikeOwnStore {
             let java = if checked.has_java_fences { self.java_fence(asked.name, by)? } else { 0 };
             let read = self.read_both(asked.name, by)?;
             // The server ran an earlier copy of this request.
-            let own = asked.records.iter().map(|record| read.holds.own(record).cloned());
-            if let Some(own) = own.collect::<Option<Vec<_>>>() {
-                match self.above_java(key, asked.name, own, checked.has_java_fences, by)? {
-                    Some(own) => return Ok(Settled::Yes(own)),
-                    None => continue,
-                }
+            if let Some(own) = GrantPermits::stored(asked.records, &read.holds) {
+                return Ok(Settled::Yes(own));
             }
-            let free = match free(&read, asked) {
+            let free = match asked.choose(read.size(), &read.holds) {
                 Ok(free) => free,
                 Err(why) => return Ok(Settled::No(*why)),
             };
@@ -113,41 +79,15 @@ impl AerospikeOwnStore {
                 self.counters.fence_seeded();
             }
             let number = reply.int(FENCE).and_then(|number| u64::try_from(number).ok());
-            let number = number
-                .ok_or_else(|| Error::Internal { what: "the answer has no fence".into(), source: None })?;
+            let number = number.ok_or_else(|| Error::InDoubt {
+                what: format!("{}: semaphore {}: the answer has no fence", self.client.uri(), asked.name),
+                source: None,
+            })?;
             let granted =
                 |(record, permit): &(&Record, u8)| record.placed(Mode::Permit, *permit).numbered(number);
-            let granted: Vec<_> = permits.iter().map(granted).collect();
-            if let Some(granted) = self.above_java(key, asked.name, granted, checked.has_java_fences, by)? {
-                return Ok(Settled::Yes(granted));
-            }
+            return Ok(Settled::Yes(permits.iter().map(granted).collect()));
         }
         Ok(Settled::No(NotGranted::Held(Holder::unknown())))
-    }
-
-    /// Returns permits that are stored, if their fence is above that of the layout `java`. If not, they are released. An error leaves
-    /// them there, so it is one in doubt.
-    fn above_java(
-        &self,
-        key: &RecordKey,
-        name: &LockName,
-        mut stored: Vec<Record>,
-        has_java_fences: bool,
-        by: Deadline,
-    ) -> Result<Option<Vec<Record>>> {
-        let in_doubt = |error: Error| Error::InDoubt {
-            what: format!("permits of semaphore {name} are stored, and their fence could not be compared"),
-            source: Some(error.into()),
-        };
-        let lowest = stored.iter().filter_map(Record::number).min().unwrap_or_default();
-        if !has_java_fences || self.java_fence(name, by).map_err(in_doubt)? < lowest as i64 {
-            stored.sort_by_key(Record::place);
-            return Ok(Some(stored));
-        }
-        for record in &stored {
-            self.leave(key, record, by).map_err(in_doubt)?;
-        }
-        Ok(None)
     }
 
     /// Returns the fence of the layout `java`.
@@ -160,6 +100,11 @@ impl AerospikeOwnStore {
 impl PermitRegister for AerospikeOwnStore {
     fn grant(&self, asked: &GrantPermits<'_>, by: Deadline) -> Reply<Vec<Record>, NotGranted> {
         self.try_to_grant(asked, by).into()
+    }
+
+    fn confirm(&self, name: &LockName, stored: &[Record], by: Deadline) -> Result<bool> {
+        let lowest = stored.iter().filter_map(Record::number).min().unwrap_or_default();
+        Ok(!self.checked(by)?.has_java_fences || self.java_fence(name, by)? < lowest as i64)
     }
 
     fn read_permits(&self, name: &LockName, by: Deadline) -> Result<(Option<u16>, StoredHolds)> {

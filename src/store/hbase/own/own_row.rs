@@ -306,12 +306,6 @@ impl OwnRow {
         self.base.clone().filter(|_| self.permits_began.is_some()).map(|base| (base, self.size))
     }
 
-    /// Whether nobody holds this permit.
-    pub(super) fn is_free_permit(&self, permit: u8) -> bool {
-        let held = |found: &Found| found.record.as_ref().and_then(Record::place);
-        self.stored.holds.iter().all(|found| held(found) != Some(permit))
-    }
-
     /// Returns the number of the last grant of this permit.
     pub(super) fn granted(&self, permit: u8) -> Option<u64> {
         self.permits.iter().find(|(granted, _)| *granted == permit).map(|(_, number)| *number)
@@ -461,6 +455,37 @@ mod tests {
         assert_eq!(beside_base(&[]).standing(), Standing::Free);
         let held = beside_base(&[(b"s\x03", record(Mode::Shared, 3, NUMBER).as_bytes())]);
         assert!(matches!(held.standing(), Standing::Held(_)));
+    }
+
+    /// What a later version or a stranger has written excludes everybody.
+    #[test]
+    fn cells_of_semaphores_that_no_version_writes_are_holds_of_an_unknown_kind() {
+        let of_permits = permits_base(NUMBER, TTL, NUMBER);
+        let permit = record(Mode::Permit, 3, NUMBER);
+        let number = NUMBER.to_be_bytes();
+        let beside = |cells: &[(&[u8], &[u8])]| row(Some(NUMBER), Some(of_permits.as_bytes()), cells);
+        let right = beside(&[(b"n", &[0, 5]), (b"p\x03", permit.as_bytes()), (b"q\x03", &number)]);
+        assert_eq!((holds(&right), right.size), ((1, 0), Some(5)));
+        let table: [(&[u8], &[u8]); 10] = [
+            (b"n", &[5]),
+            (b"n", &[0, 0, 5]),
+            (b"q\x03", &[1; 7]),
+            (b"q", &number),
+            (b"q\x03\x00", &number),
+            (b"p\x03", b"garbage"),
+            (b"p\x04", permit.as_bytes()),
+            (b"p", permit.as_bytes()),
+            (b"p\x03\x00", permit.as_bytes()),
+            (b"s\x03", permit.as_bytes()),
+        ];
+        for (qualifier, value) in table {
+            assert_eq!(holds(&beside(&[(qualifier, value)])), (0, 1), "{qualifier:?} {value:?}");
+        }
+        // A reader's record is no permit, and the base of one kind is not that of the other.
+        let shared = record(Mode::Shared, 3, NUMBER);
+        assert_eq!(holds(&beside(&[(b"p\x03", shared.as_bytes())])), (0, 1));
+        assert_eq!(beside(&[(b"s\x03", shared.as_bytes())]).readers(), None);
+        assert!(right.permits_seen().is_some() && beside_base(&[]).permits_seen().is_none());
     }
 
     /// With the base of the row's number: what each place holds.

@@ -17,7 +17,6 @@
 
 use super::own_row::{OwnRow, SIZE, permit, permit_number, permits_base};
 use super::requests::{column, put, put_record, stands};
-use crate::names::holder::Holder;
 use crate::names::mode::Mode;
 use crate::store::hbase::layout::FREE;
 use crate::store::hbase::locks::FENCE_TTL;
@@ -25,7 +24,7 @@ use crate::store::hbase::own_store::{
     Allowed, LockCellTest, LockCellWrite, LockRowCondition, LockRowStep, NumberTest,
 };
 use crate::store::hbase::row_hints::PermitsSeen;
-use crate::store::remote::{Found, GrantPermits, NotGranted, Record};
+use crate::store::remote::{GrantPermits, NotGranted, Record};
 
 /// A change that grants permits, with the records that it writes and the base that stands then.
 pub(super) struct PermitsStep {
@@ -52,26 +51,7 @@ fn has_size(size: Option<u16>) -> (Vec<u8>, LockCellTest) {
 
 /// Returns the change that grants permits in the row that was read, or why there are too few.
 pub(super) fn grant(row: &OwnRow, asked: &GrantPermits<'_>) -> Result<PermitsStep, Box<NotGranted>> {
-    if let Some(stored) = row.size.filter(|size| *size != asked.permits) {
-        return Err(Box::new(NotGranted::OtherSize(stored)));
-    }
-    let holds = &row.stored.holds;
-    let is_below = |found: &Found| {
-        let record = found.record.as_ref().filter(|record| record.mode() == Mode::Permit);
-        record.and_then(Record::place).is_some_and(|permit| u16::from(permit) < asked.permits)
-    };
-    if let Some(found) = holds.iter().filter(|found| !is_below(found)).max_by_key(|found| found.left) {
-        return Err(Box::new(NotGranted::Held(found.holder())));
-    }
-    if let Some(waits) = row.stored.intent() {
-        return Err(Box::new(NotGranted::Held(waits)));
-    }
-    let all = (0..asked.permits).filter_map(|permit| u8::try_from(permit).ok());
-    let free: Vec<u8> = all.filter(|permit| row.is_free_permit(*permit)).take(asked.records.len()).collect();
-    if free.len() < asked.records.len() {
-        let first = holds.iter().min_by_key(|found| found.left).map(Found::holder);
-        return Err(Box::new(NotGranted::Held(first.unwrap_or_else(Holder::unknown))));
-    }
+    let (free, holds) = (asked.choose(row.size, &row.stored)?, &row.stored.holds);
     let number = row.number.map_or(asked.least, |last| asked.least.max(last.saturating_add(1)));
     let granted = |(record, permit): (&Record, &u8)| record.placed(Mode::Permit, *permit).numbered(number);
     let records: Vec<_> = asked.records.iter().zip(&free).map(granted).collect();

@@ -42,9 +42,7 @@ impl HbaseOwnStore {
                 Settled::No(again) => read = again,
             }
             // The server ran an earlier copy of this request.
-            let own = asked.records.iter().map(|record| read.stored.own(record).cloned());
-            if let Some(mut own) = own.collect::<Option<Vec<_>>>() {
-                own.sort_by_key(Record::place);
+            if let Some(own) = GrantPermits::stored(asked.records, &read.stored) {
                 return Ok(Settled::Yes(own));
             }
         }
