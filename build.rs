@@ -123,7 +123,7 @@ mod capi {
     const ACQUIRE_OPTIONS: &str = "\
 /// The options of an acquisition that asks for nothing in particular.
 #define DLM_ACQUIRE_OPTIONS \
-    {sizeof(struct dlm_acquire_options), DLM_DEFAULT, DLM_DEFAULT, 0, 0, NULL, 0, false, {0, 0, 0}}
+    {sizeof(struct dlm_acquire_options), DLM_DEFAULT, DLM_DEFAULT, 0, 0, NULL, 0, false, {0, 0, 0}, NULL}
 
 ";
 
@@ -140,12 +140,15 @@ mod capi {
 
     /// Sections of the headers: the title, and the prefixes of the names that belong there. The longest
     /// prefix wins.
-    const SECTIONS: [(&str, &[&str]); 15] = [
+    const SECTIONS: [(&str, &[&str]); 16] = [
         ("Results", &["dlm_status", "dlm_error"]),
         ("Versions", &["DLM_ABI", "dlm_version", "dlm_abi_check", "dlm_handles_open"]),
         ("Options", &["dlm_options"]),
         ("Managers", &["dlm_manager", "dlm_stats", "DLM_LEVEL"]),
-        ("Locks", &["dlm_lock", "dlm_acquire_options", "dlm_inspection", "DLM_DEFAULT", "DLM_FOREVER"]),
+        (
+            "Locks",
+            &["dlm_lock", "dlm_acquire_options", "dlm_inspection", "DLM_DEFAULT", "DLM_FOREVER", "DLM_MODE"],
+        ),
         ("Leases", &["dlm_lease", "dlm_lease_set", "DLM_STATE", "DLM_LOST"]),
         (
             "Looking after the locks of all clients",
@@ -168,11 +171,13 @@ mod capi {
                 "DLM_COMPLETION",
                 "dlm_lease_notify",
                 "dlm_lock_acquire_start",
+                "dlm_semaphore_acquire_start",
                 "dlm_call",
                 "dlm_lease_release_start",
                 "dlm_lease_renew_start",
             ],
         ),
+        ("Semaphores", &["dlm_semaphore", "dlm_manager_semaphore"]),
         (
             "Latches",
             &[
@@ -201,7 +206,7 @@ mod capi {
         ("Locks by id, for the threads of one process", &["dlm_id_lock"]),
         ("Locks by key, for the threads of one process", &["dlm_key_lock"]),
         ("Log", &["dlm_log", "DLM_LOG"]),
-        (GO, &["dlm_lock_acquire_start_here", "dlm_pending_ask"]),
+        (GO, &["dlm_lock_acquire_start_here", "dlm_semaphore_acquire_start_here", "dlm_pending_ask"]),
     ];
 
     pub(super) fn main() {
@@ -304,10 +309,12 @@ mod capi {
             "lease",
             "lease_set",
             "lost_reason",
+            "mode",
             "lease_state",
             "pending",
             "completions",
             "call",
+            "semaphore",
             "latch",
             "texts",
             "table",

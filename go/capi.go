@@ -21,9 +21,17 @@ package dlm
 struct dlm_go_grant {
 	enum dlm_status status;
 	struct dlm_lease *lease;
-	uint64_t fence;
+	uint64_t fence, epoch;
+	int32_t mode, permit;
 	struct dlm_error *error;
 };
+
+static void dlm_go_describe(struct dlm_go_grant *to) {
+	to->fence = dlm_lease_fence(to->lease);
+	to->mode = dlm_lease_mode(to->lease);
+	to->epoch = to->mode == DLM_MODE_EXCLUSIVE ? to->fence : dlm_lease_epoch(to->lease);
+	to->permit = to->mode == DLM_MODE_PERMIT ? dlm_lease_permit(to->lease) : -1;
+}
 
 struct dlm_go_manager {
 	enum dlm_status status;
@@ -106,7 +114,8 @@ struct dlm_go_started {
 };
 
 static struct dlm_go_started dlm_go_start(const struct dlm_manager *manager, const char *id, int32_t level,
-                                          int64_t ttl_ms, int64_t wait_ms) {
+                                          int64_t ttl_ms, int64_t wait_ms, int32_t mode,
+                                          const struct dlm_lease *nested_in) {
 	struct dlm_go_started to = {0};
 	struct dlm_lock *lock;
 	to.status = dlm_go_lock(manager, id, level, &lock, &to.error);
@@ -114,6 +123,8 @@ static struct dlm_go_started dlm_go_start(const struct dlm_manager *manager, con
 		struct dlm_acquire_options how = DLM_ACQUIRE_OPTIONS;
 		how.ttl_ms = ttl_ms;
 		how.wait_ms = wait_ms;
+		how.mode = mode;
+		how.nested_in = nested_in;
 		to.status = dlm_lock_acquire_start_here(lock, &how, &to.pending, &to.turn, &to.error);
 	}
 	dlm_lock_free(lock);
@@ -123,7 +134,7 @@ static struct dlm_go_started dlm_go_start(const struct dlm_manager *manager, con
 static struct dlm_go_grant dlm_go_take(struct dlm_pending *pending) {
 	struct dlm_go_grant to = {0};
 	to.status = dlm_pending_take(pending, &to.lease, &to.error);
-	to.fence = dlm_lease_fence(to.lease);
+	dlm_go_describe(&to);
 	return to;
 }
 
@@ -167,15 +178,17 @@ static void dlm_go_cancel(struct dlm_pending *pending) {
 }
 
 static struct dlm_go_grant dlm_go_try(const struct dlm_manager *manager, const char *id, int32_t level,
-                                      int64_t ttl_ms) {
+                                      int64_t ttl_ms, int32_t mode, const struct dlm_lease *nested_in) {
 	struct dlm_go_grant to = {0};
 	struct dlm_lock *lock;
 	to.status = dlm_go_lock(manager, id, level, &lock, &to.error);
 	if (to.status == DLM_OK) {
 		struct dlm_acquire_options how = DLM_ACQUIRE_OPTIONS;
 		how.ttl_ms = ttl_ms;
+		how.mode = mode;
+		how.nested_in = nested_in;
 		to.status = dlm_lock_try_acquire(lock, &how, &to.lease, &to.error);
-		to.fence = dlm_lease_fence(to.lease);
+		dlm_go_describe(&to);
 	}
 	dlm_lock_free(lock);
 	return to;
@@ -188,7 +201,7 @@ static struct dlm_go_grant dlm_go_adopt(const struct dlm_manager *manager, const
 	to.status = dlm_go_lock(manager, id, level, &lock, &to.error);
 	if (to.status == DLM_OK) {
 		to.status = dlm_lock_adopt(lock, token, &to.lease, &to.error);
-		to.fence = dlm_lease_fence(to.lease);
+		dlm_go_describe(&to);
 	}
 	dlm_lock_free(lock);
 	return to;
@@ -401,40 +414,55 @@ func closeManager(manager managerHandle) error {
 }
 
 // tryLock tries once to acquire the lock.
-func tryLock(manager managerHandle, name Name, ttl time.Duration) (grant, error) {
+func tryLock(manager managerHandle, name Name, how acquisition) (grant, error) {
 	id, err := name.lent()
 	if err != nil {
 		return grant{}, err
 	}
-	to := C.dlm_go_try(manager, id, C.int32_t(name.level), C.int64_t(millis(ttl)))
-	return grant{to.lease, uint64(to.fence)}, failure(to.status, to.error)
+	to := C.dlm_go_try(manager, id, C.int32_t(name.level), C.int64_t(millis(how.ttl)), C.int32_t(how.mode), how.outer())
+	return grantOf(to), failure(to.status, to.error)
 }
 
 // startLock starts to acquire the lock. It waits without limit when wait is Forever. When turn is true, the caller
-// must call [askHere] soon. The caller frees the handle.
-func startLock(manager managerHandle, name Name, ttl, wait time.Duration) (pending pendingHandle, turn bool, err error) {
+// must call [askForLock] soon. The caller frees the handle.
+func startLock(manager managerHandle, name Name, how acquisition, wait time.Duration) (pending pendingHandle, turn bool, err error) {
 	id, err := name.lent()
 	if err != nil {
 		return nil, false, err
 	}
-	ms := C.int64_t(C.DLM_FOREVER)
-	if wait < Forever/2 {
-		ms = C.int64_t(millis(wait))
-	}
-	to := C.dlm_go_start(manager, id, C.int32_t(name.level), C.int64_t(millis(ttl)), ms)
+	to := C.dlm_go_start(manager, id, C.int32_t(name.level), C.int64_t(millis(how.ttl)), waitMillis(wait), C.int32_t(how.mode),
+		how.outer())
 	return to.pending, bool(to.turn), failure(to.status, to.error)
 }
 
-// askHere sends the first request from this thread. It returns no lease and no error when the lock is held.
-func askHere(pending pendingHandle) (grant, error) {
+func waitMillis(wait time.Duration) C.int64_t {
+	if wait < Forever/2 {
+		return C.int64_t(millis(wait))
+	}
+	return C.DLM_FOREVER
+}
+
+// askForLock sends the first request from this thread. It returns no lease and no error when the lock is held.
+func askForLock(pending pendingHandle) ([]grant, error) {
 	to := C.dlm_go_ask_here(pending)
-	return grant{to.lease, uint64(to.fence)}, failure(to.status, to.error)
+	return grantsOf(to), failure(to.status, to.error)
 }
 
 // takeLease returns the result. It returns no lease and no error when there is none yet.
-func takeLease(pending pendingHandle) (grant, error) {
+func takeLease(pending pendingHandle) ([]grant, error) {
 	to := C.dlm_go_take(pending)
-	return grant{to.lease, uint64(to.fence)}, failure(to.status, to.error)
+	return grantsOf(to), failure(to.status, to.error)
+}
+
+func grantsOf(to C.struct_dlm_go_grant) []grant {
+	if to.lease == nil {
+		return nil
+	}
+	return []grant{grantOf(to)}
+}
+
+func grantOf(to C.struct_dlm_go_grant) grant {
+	return grant{to.lease, uint64(to.fence), uint64(to.epoch), Mode(to.mode), int(to.permit)}
 }
 
 func cancelPending(pending pendingHandle) { C.dlm_go_cancel(pending) }
@@ -482,17 +510,17 @@ func notifyOfEnd(lease leaseHandle, completions completionsHandle, tag uint64) e
 func freeCompletions(completions completionsHandle) { C.dlm_completions_free(completions) }
 
 // adoptLease makes the lease of a token of this lock.
-func adoptLease(manager managerHandle, name Name, token string) (leaseHandle, uint64, error) {
+func adoptLease(manager managerHandle, name Name, token string) (grant, error) {
 	id, err := name.lent()
 	if err != nil {
-		return nil, 0, err
+		return grant{}, err
 	}
 	text, err := lent(token)
 	if err != nil {
-		return nil, 0, err
+		return grant{}, err
 	}
 	to := C.dlm_go_adopt(manager, id, C.int32_t(name.level), text)
-	return to.lease, uint64(to.fence), failure(to.status, to.error)
+	return grantOf(to), failure(to.status, to.error)
 }
 
 func inspectLock(manager managerHandle, name Name) (Inspection, error) {
@@ -518,6 +546,8 @@ func inspectionOf(seen *C.struct_dlm_inspection) Inspection {
 			Purpose:   C.GoString(&seen.purpose[0]),
 			Remaining: max(time.Duration(seen.left_ms)*time.Millisecond, -1),
 			Since:     since1970(seen.since_ms),
+			Mode:      Mode(seen.mode),
+			Permit:    int(seen.permit),
 		}
 	}
 	return inspection

@@ -117,19 +117,24 @@ func listLocks(manager managerHandle, prefix string, heldOnly bool, after string
 	}
 	page := lockPage{next: C.GoString(C.dlm_lock_list_next(to.list))}
 	for at := range C.dlm_lock_list_count(to.list) {
-		var seen C.struct_dlm_inspection
-		var failed *C.struct_dlm_error
-		status := C.dlm_lock_list_inspection(to.list, at, &seen, C.size_t(C.sizeof_struct_dlm_inspection), &failed)
-		if err := failure(status, failed); err != nil {
+		inspection, err := inspectionAt(to.list, at)
+		if err != nil {
 			return lockPage{}, err
 		}
 		page.locks = append(page.locks, ListedLock{
 			FullName:   C.GoString(C.dlm_lock_list_key(to.list, at)),
 			Named:      bool(C.dlm_lock_list_is_named(to.list, at)),
-			Inspection: inspectionOf(&seen),
+			Inspection: inspection,
 		})
 	}
 	return page, nil
+}
+
+func inspectionAt(list *C.struct_dlm_lock_list, at C.size_t) (Inspection, error) {
+	var seen C.struct_dlm_inspection
+	var failed *C.struct_dlm_error
+	status := C.dlm_lock_list_inspection(list, at, &seen, C.size_t(C.sizeof_struct_dlm_inspection), &failed)
+	return inspectionOf(&seen), failure(status, failed)
 }
 
 type seenHandle = *C.struct_dlm_seen

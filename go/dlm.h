@@ -111,6 +111,7 @@ struct dlm_manager;
 struct dlm_options;
 struct dlm_pending;
 struct dlm_seen;
+struct dlm_semaphore;
 struct dlm_texts;
 struct dlm_watch;
 struct dlm_acquire_options;
@@ -469,6 +470,18 @@ enum dlm_status dlm_manager_setting_ms(const struct dlm_manager *manager,
 /// As a wait: no limit. As the TTL of a cell: it does not expire.
 #define DLM_FOREVER -1
 
+/// Held by one holder at a time. In dlm_acquire_options: the mode of the lock's handle, see dlm_lock_in_mode().
+#define DLM_MODE_EXCLUSIVE 0
+
+/// Held by any number of readers, and by one holder in mode DLM_MODE_UPDATE beside them.
+#define DLM_MODE_SHARED 1
+
+/// Held by one reader that may want to write later, beside readers in mode DLM_MODE_SHARED: see dlm_lease_upgrade().
+#define DLM_MODE_UPDATE 2
+
+/// One of the permits of a semaphore: see dlm_semaphore_acquire(). Not for locks.
+#define DLM_MODE_PERMIT 3
+
 /// A named lock. It may be acquired repeatedly, from any number of threads. It is not reentrant.
 struct dlm_lock;
 
@@ -491,17 +504,21 @@ struct dlm_acquire_options {
     int64_t min_hold_ms;
     /// NULL, or an object that ends the wait with DLM_CANCELLED.
     const struct dlm_cancel *cancel;
-    /// 0: the lock has one holder. There is no other mode.
+    /// How the lock is held: DLM_MODE_SHARED or DLM_MODE_UPDATE. 0: in the mode of the lock's handle, which is
+    /// DLM_MODE_EXCLUSIVE unless it comes from dlm_lock_in_mode().
     int32_t mode;
     /// If it is true, others get the lock at once when this process ends in any way. For embedded stores only. Not together
     /// with `min_hold_ms`. False: the manager's option dies_with_process.
     bool dies_with_process;
     /// Must be 0.
     uint8_t reserved[3];
+    /// NULL, or a lease of the same lock within which the caller reads once more, in mode DLM_MODE_SHARED: writers that wait do not
+    /// keep the acquisition out, because they wait for that lease. Release the new one before it.
+    const struct dlm_lease *nested_in;
 };
 
 /// The options of an acquisition that asks for nothing in particular.
-#define DLM_ACQUIRE_OPTIONS {sizeof(struct dlm_acquire_options), DLM_DEFAULT, DLM_DEFAULT, 0, 0, NULL, 0, false, {0, 0, 0}}
+#define DLM_ACQUIRE_OPTIONS {sizeof(struct dlm_acquire_options), DLM_DEFAULT, DLM_DEFAULT, 0, 0, NULL, 0, false, {0, 0, 0}, NULL}
 
 /// Who holds a lock. Later versions append fields. Texts end with NUL.
 struct dlm_inspection {
@@ -528,6 +545,10 @@ struct dlm_inspection {
     char purpose[256];
     /// The layout in which the store keeps the lock, or "" if it has only one.
     char layout[16];
+    /// How the holder holds the lock: one of the numbers DLM_MODE_*. 0 also if nobody does.
+    int32_t mode;
+    /// Number of the holder's permit, if `mode` is DLM_MODE_PERMIT. 0 otherwise.
+    int32_t permit;
 };
 
 /// Tries once to acquire the lock. `options` may be NULL. Their `wait_ms` must be 0 or DLM_DEFAULT, and their `cancel` has no
@@ -559,8 +580,8 @@ enum dlm_status dlm_lock_acquire(struct dlm_lock *lock,
                                  struct dlm_lease **lease_out,
                                  struct dlm_error **error_out);
 
-/// Takes over a lease from its `token`, see dlm_lease_into_token(). The token must be of this lock. The lease
-/// has the end that it had before. If the token comes from another machine, its end is not known here: renew
+/// Takes over a lease from its `token`, see dlm_lease_into_token(). The token must be of this lock, and may be of a lease in any
+/// mode: see dlm_lease_mode(). The lease has the end that it had before. If the token comes from another machine, its end is not known here: renew
 /// the lease first. The lease can be renewed and released as before. Does no I/O and never blocks. On DLM_OK
 /// the caller owns `*lease_out`.
 ///
@@ -587,6 +608,16 @@ DLM_NODISCARD
 enum dlm_status dlm_lock_inspect(const struct dlm_lock *lock,
                                  struct dlm_inspection *inspection_out,
                                  size_t inspection_size,
+                                 struct dlm_error **error_out);
+
+/// Reads all that hold the lock: one exclusive holder, or any number of others, the one whose lease ends last first. It is a list
+/// whose elements are inspections of one holder each, see dlm_lock_list_inspection(). Blocks for one or two reads of the store. On
+/// DLM_OK the caller owns `*list_out`.
+///
+/// Errors: those of dlm_lock_inspect().
+DLM_NODISCARD
+enum dlm_status dlm_lock_holders(const struct dlm_lock *lock,
+                                 struct dlm_lock_list **list_out,
                                  struct dlm_error **error_out);
 
 /// Waits until this process leads: until it has acquired the lock. All candidates of an election use the lock of the
@@ -620,6 +651,20 @@ enum dlm_status dlm_lock_observe(const struct dlm_lock *lock,
                                  struct dlm_inspection *inspection,
                                  size_t inspection_size,
                                  bool *changed_out,
+                                 struct dlm_error **error_out);
+
+/// Creates another handle of the same lock, by which it is acquired in this mode: DLM_MODE_EXCLUSIVE, DLM_MODE_SHARED or
+/// DLM_MODE_UPDATE. The handle of dlm_manager_lock() acquires it exclusively. So dlm_manager_acquire_all() can read one lock and
+/// write another. Does no I/O and never blocks. On DLM_OK the caller owns `*lock_out`.
+///
+/// Readers that come after a writer that waits let it pass, and take turns with writers. A store that keeps exclusive locks only
+/// refuses other modes when the lock is acquired.
+///
+/// Errors: DLM_INVALID_ARGUMENT.
+DLM_NODISCARD
+enum dlm_status dlm_lock_in_mode(const struct dlm_lock *lock,
+                                 int32_t mode,
+                                 struct dlm_lock **lock_out,
                                  struct dlm_error **error_out);
 
 /// Reads the lock in the store, without acquiring it. DLM_OK means that it was free. This read costs a
@@ -686,15 +731,16 @@ DLM_NODISCARD
 enum dlm_status dlm_lease_check(const struct dlm_lease *lease, struct dlm_error **error_out);
 
 /// Returns the fence: the number to send with every write that the lock guards. It grows with every grant
-/// of the lock, so a receiver can refuse a write whose fence is lower than one it has seen. 0 if the
-/// store's option fence is off, and for NULL. Never blocks.
+/// of the lock, so a receiver can refuse a write whose fence is lower than one it has seen. 0 for a lease in mode DLM_MODE_SHARED
+/// or DLM_MODE_UPDATE, see dlm_lease_epoch(), if the store's option fence is off, and for NULL. Never blocks.
 uint64_t dlm_lease_fence(const struct dlm_lease *lease);
 
 /// Checks the lease like dlm_lease_check(), and then writes its fence to `*fence_out`, or 0 on failure. Call
 /// it before each step that the lock guards, and send the fence with the step. One call cannot forget the
 /// check or the fence. Never blocks.
 ///
-/// Errors: DLM_LEASE_LOST as for dlm_lease_check(); DLM_INVALID_ARGUMENT if the store's option fence is off.
+/// Errors: DLM_LEASE_LOST as for dlm_lease_check(); DLM_INVALID_ARGUMENT for a lease in mode DLM_MODE_SHARED or
+/// DLM_MODE_UPDATE, and if the store's option fence is off.
 DLM_NODISCARD
 enum dlm_status dlm_lease_guard(const struct dlm_lease *lease,
                                 uint64_t *fence_out,
@@ -836,6 +882,56 @@ enum dlm_status dlm_lease_set_release(struct dlm_lease_set *set,
 /// each.
 void dlm_lease_set_free(struct dlm_lease_set *set);
 
+/// Returns how the lock is held: one of the numbers DLM_MODE_*. DLM_MODE_EXCLUSIVE for NULL. Later versions may add some. Never
+/// blocks.
+int32_t dlm_lease_mode(const struct dlm_lease *lease);
+
+/// Returns the number of the period in which the lock is held: all readers of one time have the same, and each exclusive grant
+/// begins a new, higher one, which is its fence. A receiver may refuse a reader whose epoch is below the highest fence that it has
+/// seen: a writer came since. It is no fence and guards no write, because several holders have it. 0 if the store's option fence
+/// is off, for a permit of a semaphore, and for NULL. Never blocks.
+uint64_t dlm_lease_epoch(const struct dlm_lease *lease);
+
+/// Returns the number of the permit, from 0 on and below the size of its semaphore; -1 for the lease of a lock, and for NULL.
+/// Never blocks.
+int32_t dlm_lease_permit(const struct dlm_lease *lease);
+
+/// Goes on with fewer rights: from DLM_MODE_EXCLUSIVE to DLM_MODE_UPDATE or DLM_MODE_SHARED, or from DLM_MODE_UPDATE to
+/// DLM_MODE_SHARED. Nobody gets the lock in between. On DLM_OK the caller owns `*lease_out`, which holds the lock now, for the TTL of
+/// `lease`. `lease` is over then, and must still be freed. Blocks for one call to the store, and never waits for other holders.
+///
+/// Others may read as soon as the call has begun. So let no write that the exclusive lease guards be under way then. The new lease
+/// is kept alive as long as `lease` was to be. Its descriptors are its own, and dlm_lease_notify() has to be called for it. It does
+/// not die with its process.
+///
+/// Errors: DLM_LEASE_LOST if `lease` is over; DLM_IN_DOUBT if the store did not say in time whether it made the change: `lease` is
+/// over then, and the library releases what is left of it; DLM_INVALID_ARGUMENT also for the mode that the lease has, for
+/// DLM_MODE_EXCLUSIVE, for a permit, and if another thread changes it; DLM_UNSUPPORTED_CONVERSION for more rights than those of a
+/// reader; DLM_INTERNAL_ERROR if the new lease cannot be kept alive: the lock is released. After any other error the lease is as it
+/// was: DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_CLOSED.
+DLM_NODISCARD
+enum dlm_status dlm_lease_downgrade(struct dlm_lease *lease,
+                                    int32_t mode,
+                                    struct dlm_lease **lease_out,
+                                    struct dlm_error **error_out);
+
+/// Goes on exclusively, from DLM_MODE_UPDATE: waits up to `wait_ms` for the readers to leave, before all others who wait. No new ones
+/// come meanwhile, except that readers that have waited for long take turns. On DLM_OK the caller owns `*lease_out`, which holds
+/// the lock now, with a new fence. `lease` is over then, and must still be freed. 0 tries once, DLM_FOREVER waits without limit.
+/// `cancel` may be NULL.
+///
+/// The lease may end during the wait unless it is kept alive: see dlm_lease_keep(). A reader that waits for another lock of this
+/// process makes both wait until one gives up.
+///
+/// Errors: DLM_LOCK_UNAVAILABLE if readers hold the lock: `lease` is as it was; DLM_UNSUPPORTED_CONVERSION for a shared lease, because
+/// two of those would wait for each other; DLM_CANCELLED; those of dlm_lease_downgrade().
+DLM_NODISCARD
+enum dlm_status dlm_lease_upgrade(struct dlm_lease *lease,
+                                  int64_t wait_ms,
+                                  const struct dlm_cancel *cancel,
+                                  struct dlm_lease **lease_out,
+                                  struct dlm_error **error_out);
+
 /// Keeps the lease alive: background threads renew it from now on, for `max_hold_ms` at most. No renewal makes it last
 /// longer than that from now. DLM_FOREVER sets no limit. A second call sets a new limit. The TTL of the lease must be
 /// 100 ms or longer. Does no I/O and never blocks.
@@ -879,7 +975,7 @@ enum dlm_status dlm_lease_at_risk_fd(const struct dlm_lease *lease,
 /// What happened to a lock, the newest entry first.
 struct dlm_history;
 
-/// A page of a list of locks.
+/// A page of a list of locks, or the holders of one lock.
 struct dlm_lock_list;
 
 /// What a process has seen of a lock: the holder, and which grant it is.
@@ -1104,12 +1200,24 @@ enum dlm_status dlm_lock_acquire_start(struct dlm_lock *lock,
 /// DLM_OK the caller owns a lease that is not NULL. Only one call returns the result. Never blocks.
 ///
 /// Errors: those of dlm_lock_acquire(), if that is the result; DLM_INVALID_ARGUMENT also if the result was
-/// returned before. If no thread was free to send even the first request until the wait and the store time-out were
-/// over, DLM_RETRIES_EXHAUSTED.
+/// returned before, and for permits, see dlm_pending_take_permits(). If no thread was free to send even the first request until the
+/// wait and the store time-out were over, DLM_RETRIES_EXHAUSTED.
 DLM_NODISCARD
 enum dlm_status dlm_pending_take(struct dlm_pending *pending,
                                  struct dlm_lease **lease_out,
                                  struct dlm_error **error_out);
+
+/// Writes the leases of permits to `permits_out`, an array of `count` handles, if they were acquired, and NULL to each if the
+/// acquisition has not finished. `count` is that of dlm_semaphore_acquire_start(). On DLM_OK the caller owns the leases that are not
+/// NULL. Only one call returns the result. Never blocks.
+///
+/// Errors: those of dlm_semaphore_acquire(), if that is the result; DLM_INVALID_ARGUMENT also for another count, for a lock, and if
+/// the result was returned before; DLM_RETRIES_EXHAUSTED as for dlm_pending_take().
+DLM_NODISCARD
+enum dlm_status dlm_pending_take_permits(struct dlm_pending *pending,
+                                         struct dlm_lease **permits_out,
+                                         size_t count,
+                                         struct dlm_error **error_out);
 
 /// Writes a file descriptor for poll() and similar calls to `*fd_out`, or -1 on failure. It becomes readable when
 /// the acquisition has finished, and stays so.
@@ -1142,8 +1250,8 @@ DLM_NODISCARD
 enum dlm_status dlm_pending_cancel(struct dlm_pending *pending,
                                    struct dlm_error **error_out);
 
-/// Frees a pending acquisition, and cancels it if it has not finished. NULL is allowed. If it acquired the lock and
-/// nobody took the lease, this releases the lock, which blocks for at most two seconds. Otherwise it never blocks,
+/// Frees a pending acquisition, and cancels it if it has not finished. NULL is allowed. If it acquired something and
+/// nobody took the leases, this releases them, which blocks for at most two seconds each. Otherwise it never blocks,
 /// except as dlm_manager_free() says.
 void dlm_pending_free(struct dlm_pending *pending);
 
@@ -1247,6 +1355,116 @@ enum dlm_status dlm_call_fd(const struct dlm_call *call,
 /// Frees a call. NULL is allowed. A call that has not finished goes on. Freeing the last handle of a manager blocks as
 /// dlm_manager_free() says.
 void dlm_call_free(struct dlm_call *call);
+
+/// Starts to acquire `count` permits as dlm_semaphore_acquire() does, and returns at once. dlm_pending_take_permits() has the result.
+/// `options` may be NULL. On DLM_OK the caller owns `*pending_out`. Never blocks, except that it may start a thread.
+///
+/// Errors: DLM_INTERNAL_ERROR if no thread can be started; DLM_INVALID_ARGUMENT as for dlm_semaphore_acquire(), except for a number
+/// of permits that the store does not know; DLM_CLOSED. dlm_pending_take_permits() returns all other errors.
+DLM_NODISCARD
+enum dlm_status dlm_semaphore_acquire_start(struct dlm_semaphore *semaphore,
+                                            size_t count,
+                                            const struct dlm_acquire_options *options,
+                                            struct dlm_pending **pending_out,
+                                            struct dlm_error **error_out);
+
+/* ---- Semaphores ---- */
+
+/// A named semaphore: so many permits, of which each has one holder at a time. It may be acquired repeatedly, from any number of
+/// threads.
+struct dlm_semaphore;
+
+/// Creates a handle of the semaphore `id` with so many permits, 1 to 256. `level` is DLM_LEVEL_DC or DLM_LEVEL_XDC. Does no I/O and
+/// never blocks. On DLM_OK the caller owns `*semaphore_out`.
+///
+/// All processes must use the same number. The first grant decides it, and a handle with another one is refused: see
+/// dlm_semaphore_resize(). A semaphore is kept under the name of a lock, and nobody can acquire that lock while a permit is held. Use
+/// the name for one of them only.
+///
+/// Errors: DLM_INVALID_ARGUMENT also for a number that is not allowed, if the store keeps no semaphores, and for an id and a level
+/// that dlm_manager_lock() refuses.
+DLM_NODISCARD
+enum dlm_status dlm_manager_semaphore(const struct dlm_manager *manager,
+                                      const char *id,
+                                      int32_t level,
+                                      int32_t permits,
+                                      struct dlm_semaphore **semaphore_out,
+                                      struct dlm_error **error_out);
+
+/// Tries once to acquire `count` permits, all or none, and writes their leases to `permits_out`, an array of `count` handles, in the
+/// order of their numbers: see dlm_lease_permit(). `options` may be NULL. Their `wait_ms` must be 0 or DLM_DEFAULT. Blocks for one call
+/// to the store. On DLM_OK the caller owns the leases. On failure all are NULL.
+///
+/// Each permit is kept alive, lost and released by itself, and has a fence of its own. The fences of one permit rise. Fences of
+/// different permits say nothing about each other, so a receiver keeps one highest fence for each permit.
+///
+/// Errors: DLM_LOCK_UNAVAILABLE if too few permits are free; DLM_INVALID_ARGUMENT also for a count of zero or above the number of
+/// permits, if the store knows the semaphore with another number, and for options that permits cannot have (a mode, an outer lease,
+/// dies_with_process); the others of dlm_lock_try_acquire().
+DLM_NODISCARD
+enum dlm_status dlm_semaphore_try_acquire(struct dlm_semaphore *semaphore,
+                                          size_t count,
+                                          const struct dlm_acquire_options *options,
+                                          struct dlm_lease **permits_out,
+                                          struct dlm_error **error_out);
+
+/// Acquires `count` permits, all or none, as dlm_semaphore_try_acquire() does, and waits for them. `options` may be NULL: then the
+/// leases last for the manager's TTL and the call waits for the manager's wait, by default 90 s each.
+///
+/// Blocks until the permits are acquired, the wait times out or an error occurs. Threads of one manager acquire permits in the
+/// order in which they arrived, whatever their counts are. Processes poll: one that asks for many permits may find too few again
+/// and again while others ask for fewer.
+///
+/// Errors: DLM_LOCK_UNAVAILABLE if the wait timed out; DLM_CANCELLED; the others of dlm_semaphore_try_acquire(), which end the wait at
+/// once.
+DLM_NODISCARD
+enum dlm_status dlm_semaphore_acquire(struct dlm_semaphore *semaphore,
+                                      size_t count,
+                                      const struct dlm_acquire_options *options,
+                                      struct dlm_lease **permits_out,
+                                      struct dlm_error **error_out);
+
+/// Writes how many permits are free to `*available_out`, or -1 on failure: a hint, because others may take them meanwhile. Blocks for
+/// one or two reads of the store.
+///
+/// Errors: those of dlm_lock_inspect().
+DLM_NODISCARD
+enum dlm_status dlm_semaphore_available(const struct dlm_semaphore *semaphore,
+                                        int32_t *available_out,
+                                        struct dlm_error **error_out);
+
+/// Reads who holds permits, ordered by their numbers: a list whose elements are inspections of one permit each, see
+/// dlm_lock_list_inspection(). All have the name of the semaphore. Blocks for one or two reads of the store. On DLM_OK the caller
+/// owns `*list_out`.
+///
+/// Errors: those of dlm_lock_inspect().
+DLM_NODISCARD
+enum dlm_status dlm_semaphore_holders(const struct dlm_semaphore *semaphore,
+                                      struct dlm_lock_list **list_out,
+                                      struct dlm_error **error_out);
+
+/// Changes the number of permits in the store, 1 to 256, and creates a handle with this number. Permits that are held stay so: if
+/// there are fewer now, none is granted before those with higher numbers are free. Other handles keep their number, and are refused
+/// from now on. Blocks for one call to the store. On DLM_OK the caller owns `*semaphore_out`.
+///
+/// Errors: DLM_NOT_FOUND if the store knows no semaphore of this name, whose number the first grant decides then; DLM_IN_DOUBT if it
+/// may be changed: call again; those of dlm_lock_inspect().
+DLM_NODISCARD
+enum dlm_status dlm_semaphore_resize(struct dlm_semaphore *semaphore,
+                                     int32_t permits,
+                                     struct dlm_semaphore **semaphore_out,
+                                     struct dlm_error **error_out);
+
+/// Returns the number of permits of this handle; 0 for NULL. Never blocks.
+int32_t dlm_semaphore_permits(const struct dlm_semaphore *semaphore);
+
+/// Returns the name of the semaphore, as it is stored. "" for NULL. The text lives until `semaphore` is freed. Never returns NULL.
+/// Never blocks.
+const char *dlm_semaphore_name(const struct dlm_semaphore *semaphore);
+
+/// Frees a semaphore. NULL is allowed. Its permits stay held, and threads that wait for it continue to wait. Blocks only as
+/// dlm_manager_free() says.
+void dlm_semaphore_free(struct dlm_semaphore *semaphore);
 
 /* ---- Latches ---- */
 

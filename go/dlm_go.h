@@ -20,6 +20,15 @@ enum dlm_status dlm_lock_acquire_start_here(struct dlm_lock *lock,
                                             bool *turn_out,
                                             struct dlm_error **error_out);
 
+/// Like dlm_semaphore_acquire_start(), for callers that can send the first request themselves: see dlm_lock_acquire_start_here().
+DLM_NODISCARD
+enum dlm_status dlm_semaphore_acquire_start_here(struct dlm_semaphore *semaphore,
+                                                 size_t count,
+                                                 const struct dlm_acquire_options *options,
+                                                 struct dlm_pending **pending_out,
+                                                 bool *turn_out,
+                                                 struct dlm_error **error_out);
+
 /// Sends the first request of an acquisition from this thread, see dlm_lock_acquire_start_here(). Blocks for one
 /// call to the store. Afterwards dlm_pending_take() has the result, or the library goes on. Does nothing if the
 /// acquisition has finished.

@@ -33,6 +33,9 @@ func (e *Election) Campaign(ctx context.Context, options ...LockOption) (*Lease,
 	if err != nil {
 		return nil, err
 	}
+	if how.isOfLocksOnly() {
+		return nil, invalid("InMode and NestedIn are not allowed for an election: its leader holds the lock exclusively")
+	}
 	var deadline time.Time
 	wait := Forever
 	if how.hasWait && how.wait != Forever {

@@ -26,10 +26,11 @@ type Lease struct {
 type held struct {
 	manager *Manager
 	name    Name
-	handle  leaseHandle
-	fence   uint64
+	grant
 
 	released atomic.Bool
+	// converted is set when another lease goes on in place of this one.
+	converted atomic.Bool
 	// watch makes the queue of the manager notice the end.
 	watch  sync.Once
 	lost   chan struct{}
@@ -51,9 +52,9 @@ var neverHeld = func() chan struct{} {
 	return ended
 }()
 
-func newLease(m *Manager, name Name, handle leaseHandle, fence uint64) *Lease {
+func newLease(m *Manager, name Name, granted grant) *Lease {
 	l := &Lease{held: &held{
-		manager: m, name: name, handle: handle, fence: fence,
+		manager: m, name: name, grant: granted,
 		lost: make(chan struct{}), atRisk: make(chan struct{}),
 	}}
 	l.cleanup = runtime.AddCleanup(l, (*held).forgotten, l.held)
@@ -77,8 +78,8 @@ func (l *Lease) Name() Name {
 }
 
 // Fence returns the number to send with every write that the lock protects. It grows with every grant, so a
-// receiver can refuse numbers lower than the highest it has seen. It is 0 where the store's options switch fencing
-// off.
+// receiver can refuse numbers lower than the highest it has seen. It is 0 for readers, see [Lease.Epoch], and where the
+// store's options switch fencing off.
 func (l *Lease) Fence() uint64 {
 	if l.made() != nil {
 		return 0
@@ -118,15 +119,19 @@ func (h *held) check() error {
 // Guard returns the fence for the next write, if the lease is valid. It is [Lease.Check] and [Lease.Fence] in one call,
 // so that no step can forget one of them. Call it before each step that the lock guards.
 //
-// It fails with [ErrLost] as Check does, and with [ErrInvalid] where the store's options switch fencing off.
+// It fails with [ErrLost] as Check does, and with [ErrInvalid] for readers and where the store's options switch fencing off.
 func (l *Lease) Guard() (uint64, error) {
 	if err := l.Check(); err != nil {
 		return 0, err
 	}
-	if l.fence == 0 {
+	switch {
+	case l.fence != 0:
+		return l.fence, nil
+	case l.mode == Shared || l.mode == Update:
+		return 0, invalid("a lease in mode " + l.mode.String() + " has no fence: only one holder may write (see Lease.Epoch)")
+	default:
 		return 0, invalid("the lease has no fence: fencing is switched off in the options of its store (fence=off)")
 	}
-	return l.fence, nil
 }
 
 // Remaining returns the remaining time of the lease, rounded down to milliseconds; 0 when the lease has ended.
@@ -245,7 +250,7 @@ func (l *Lease) Release() error {
 	switch {
 	case err != nil || freed:
 		return err
-	case l.manager.closed():
+	case l.manager.closed() || l.converted.Load():
 		return nil
 	default:
 		return l.over("it was found lost earlier")
@@ -268,7 +273,13 @@ func (l *Lease) IntoToken() (string, error) {
 	var err error
 	l.manager.brief.briefly(func() { token, err = leaseIntoToken(l.handle) })
 	if err != nil {
-		l.released.Store(false)
+		if l.converted.Load() {
+			l.cleanup.Stop()
+			l.ended()
+			freeLease(l.handle)
+		} else {
+			l.released.Store(false)
+		}
 		return "", err
 	}
 	l.cleanup.Stop()
@@ -278,7 +289,7 @@ func (l *Lease) IntoToken() (string, error) {
 }
 
 func (h *held) giveBack() {
-	h.manager.giveBack(h.name, grant{lease: h.handle})
+	h.manager.giveBack(h.name, h.grant)
 	h.ended()
 }
 

@@ -58,7 +58,11 @@ func (m *Manager) LockAll(ctx context.Context, names []Name, options ...LockOpti
 		if wait != Forever {
 			left = max(wait-time.Since(began), 0)
 		}
-		lease, err := m.Lock(ctx, names[at], TTL(how.ttl), Wait(left))
+		options := []LockOption{TTL(how.ttl), Wait(left), InMode(how.mode)}
+		if how.isNested {
+			options = append(options, NestedIn(how.nestedIn))
+		}
+		lease, err := m.Lock(ctx, names[at], options...)
 		if err != nil {
 			return nil, set.giveBack(err)
 		}

@@ -45,6 +45,9 @@ type LockOption func(*acquisition)
 type acquisition struct {
 	ttl, wait       time.Duration
 	hasTTL, hasWait bool
+	mode            Mode
+	nestedIn        *Lease
+	isNested        bool
 }
 
 // TTL sets how long the lease lasts unless it is renewed: 1 ms to 365 days, rounded up to the store's resolution.
@@ -75,7 +78,7 @@ func (m *Manager) TryLock(ctx context.Context, name Name, options ...LockOption)
 	if ctx.Err() != nil {
 		return nil, ended(ctx, CodeCancelled, "trying "+name.String())
 	}
-	return m.try(ctx, name, how.ttl)
+	return m.try(ctx, name, how)
 }
 
 // Lock acquires the lock and waits for it until ctx ends, or for the time of the option [Wait]. With neither Wait
@@ -97,6 +100,27 @@ func (m *Manager) Lock(ctx context.Context, name Name, options ...LockOption) (*
 	if err != nil {
 		return nil, err
 	}
+	got, err := m.waitFor(ctx, name, how, wanted{
+		start: func(wait time.Duration) (pendingHandle, bool, error) { return startLock(m.handle, name, how, wait) },
+		ask:   askForLock,
+		take:  takeLease,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return newLease(m, name, got[0]), nil
+}
+
+// wanted is what a goroutine waits for: a lock, or permits of a semaphore. ask and take return no grants and no error while
+// there is no result.
+type wanted struct {
+	start func(wait time.Duration) (pending pendingHandle, turn bool, err error)
+	ask   func(pendingHandle) ([]grant, error)
+	take  func(pendingHandle) ([]grant, error)
+}
+
+// waitFor acquires what is wanted, and waits for it until ctx ends or the wait is over.
+func (m *Manager) waitFor(ctx context.Context, name Name, how acquisition, what wanted) ([]grant, error) {
 	doing := "waiting for " + name.String()
 	if ctx.Err() != nil {
 		return nil, ended(ctx, CodeCancelled, doing)
@@ -113,77 +137,76 @@ func (m *Manager) Lock(ctx context.Context, name Name, options ...LockOption) (*
 	}
 	var pending pendingHandle
 	var turn bool
-	m.brief.briefly(func() { pending, turn, err = startLock(m.handle, name, how.ttl, wait) })
+	var err error
+	m.brief.briefly(func() { pending, turn, err = what.start(wait) })
+	runtime.KeepAlive(how.nestedIn)
 	if err != nil {
 		return nil, err
 	}
 	defer m.brief.briefly(func() { freePending(pending) })
-	got, err := m.acquire(ctx, name, pending, turn)
+	got, err := m.acquire(ctx, name, pending, turn, what)
 	if codeOf(err) == CodeLocked && untilDeadline {
 		<-ctx.Done() // the library's clock was a little ahead
 		return nil, ended(ctx, CodeCancelled, err.(*Error).Message)
 	}
-	if err != nil {
-		return nil, err
-	}
-	return newLease(m, name, got.lease, got.fence), nil
+	return got, err
 }
 
 // acquire waits for the result of a pending acquisition. With turn, it first sends the first request: a change to
 // another thread and back costs as much as a fast store.
-func (m *Manager) acquire(ctx context.Context, name Name, pending pendingHandle, turn bool) (grant, error) {
+func (m *Manager) acquire(ctx context.Context, name Name, pending pendingHandle, turn bool, what wanted) ([]grant, error) {
 	if turn {
 		question := question{m.asking, m.identity.lockRegion(name), m.timeout, "asking for " + name.String()}
-		got, fate, err := call(ctx, question, func() (grant, error) {
-			return askHere(pending)
-		}, func(late grant, _ error) {
-			m.giveBack(name, late)
+		got, fate, err := call(ctx, question, func() ([]grant, error) {
+			return what.ask(pending)
+		}, func(late []grant, _ error) {
+			m.giveBack(name, late...)
 		})
 		switch {
 		case fate == goesOn:
 			// The request goes on, and the library releases a lock that it acquires.
-			return m.giveUp(ctx, name, pending)
+			return m.giveUp(ctx, name, pending, what)
 		case fate == notBegun:
-			return m.giveUp(ctx, name, pending)
+			return m.giveUp(ctx, name, pending, what)
 		case fate == crowded:
-			return grant{}, question.stopped(ctx, fate)
-		case err != nil || got.lease != nil:
+			return nil, question.stopped(ctx, fate)
+		case err != nil || got != nil:
 			return got, err
 		}
 	}
 	if err := m.queue.wait(ctx, pending); err != nil {
-		return grant{}, err
+		return nil, err
 	}
-	var got grant
+	var got []grant
 	var err error
-	m.brief.briefly(func() { got, err = takeLease(pending) })
-	if err != nil || got.lease != nil {
+	m.brief.briefly(func() { got, err = what.take(pending) })
+	if err != nil || got != nil {
 		return got, err
 	}
-	return m.giveUp(ctx, name, pending)
+	return m.giveUp(ctx, name, pending, what)
 }
 
 // giveUp ends a pending acquisition because ctx ended or the manager was closed.
-func (m *Manager) giveUp(ctx context.Context, name Name, pending pendingHandle) (grant, error) {
-	var got grant
+func (m *Manager) giveUp(ctx context.Context, name Name, pending pendingHandle, what wanted) ([]grant, error) {
+	var got []grant
 	var err error
 	m.brief.briefly(func() {
 		cancelPending(pending)
-		got, err = takeLease(pending)
+		got, err = what.take(pending)
 	})
 	if err == nil {
 		// It was granted at the last moment. The release must not hold up the caller.
-		go m.giveBack(name, got)
+		go m.giveBack(name, got...)
 	}
 	if ctx.Err() == nil {
-		return grant{}, closedError("manager")
+		return nil, closedError("manager")
 	}
 	doing := "waiting for " + name.String()
 	// The wait may also have ended by itself, at the same moment.
 	if code := codeOf(err); code == CodeCancelled || code == CodeLocked {
 		doing = err.(*Error).Message // who holds the lock, and how long the wait was
 	}
-	return grant{}, ended(ctx, CodeCancelled, doing)
+	return nil, ended(ctx, CodeCancelled, doing)
 }
 
 func (m *Manager) acquisition(ctx context.Context, options []LockOption) (acquisition, error) {
@@ -205,39 +228,60 @@ func (m *Manager) acquisition(ctx context.Context, options []LockOption) (acquis
 		return how, invalid(fmt.Sprintf("TTL %v is not allowed: 1ms to 365 days", how.ttl))
 	case how.wait < 0:
 		return how, invalid(fmt.Sprintf("Wait %v is not allowed: 0 or more", how.wait))
+	case how.isNested && (how.nestedIn == nil || how.nestedIn.made() != nil):
+		return how, invalid("NestedIn of no lease is not allowed: a lease of Lock or RLock")
+	case !how.mode.isOfLocks():
+		return how, invalid(fmt.Sprintf("mode %d is not allowed: Exclusive, Shared or Update", int(how.mode)))
 	case !how.hasTTL:
 		how.ttl = m.ttl
 	}
 	return how, nil
 }
 
+// outer returns the lease within which the lock is acquired once more.
+func (a *acquisition) outer() leaseHandle {
+	if a.nestedIn == nil {
+		return nil
+	}
+	return a.nestedIn.handle
+}
+
 // grant is a lease as the store granted it.
 type grant struct {
-	lease leaseHandle
-	fence uint64
+	handle       leaseHandle
+	fence, epoch uint64
+	mode         Mode
+	permit       int
 }
 
 // try sends one request to the store.
-func (m *Manager) try(ctx context.Context, name Name, ttl time.Duration) (*Lease, error) {
-	question := question{m.asking, m.identity.lockRegion(name), m.timeout, "asking for " + name.String()}
-	answer, fate, err := call(ctx, question, func() (grant, error) {
-		return tryLock(m.handle, name, ttl)
-	}, func(late grant, _ error) {
-		m.giveBack(name, late)
+func (m *Manager) try(ctx context.Context, name Name, how acquisition) (*Lease, error) {
+	got, err := m.tryFor(ctx, name, func() ([]grant, error) {
+		defer runtime.KeepAlive(how.nestedIn)
+		got, err := tryLock(m.handle, name, how)
+		return []grant{got}, err
 	})
+	if err != nil {
+		return nil, err
+	}
+	return newLease(m, name, got[0]), nil
+}
+
+// tryFor makes one call to the store, which acquires something. What is acquired after ctx has ended is released.
+func (m *Manager) tryFor(ctx context.Context, name Name, try func() ([]grant, error)) ([]grant, error) {
+	question := question{m.asking, m.identity.lockRegion(name), m.timeout, "asking for " + name.String()}
+	got, fate, err := call(ctx, question, try, func(late []grant, _ error) { m.giveBack(name, late...) })
 	switch {
 	case fate == goesOn:
-		// A lock granted later is released, so the caller has nothing in doubt.
+		// What is granted later is released, so the caller has nothing in doubt.
 		return nil, question.stopped(ctx, notBegun)
 	case fate != answered:
 		return nil, question.stopped(ctx, fate)
-	case err != nil:
-		return nil, err
 	}
-	return newLease(m, name, answer.lease, answer.fence), nil
+	return got, err
 }
 
-// Adopt takes over a lease from its token, see [Lease.IntoToken]. The token must be of the lock with this name. The lease
+// Adopt takes over a lease from its token, see [Lease.IntoToken]. The token must be of the lock with this name, in any mode. The lease
 // has the end that it had before. If the token comes from another machine, its end is not known here: renew the lease
 // first.
 //
@@ -248,11 +292,11 @@ func (m *Manager) Adopt(name Name, token string) (*Lease, error) {
 		return nil, err
 	}
 	defer runtime.KeepAlive(m)
-	lease, fence, err := adoptLease(m.handle, name, token)
+	granted, err := adoptLease(m.handle, name, token)
 	if err != nil {
 		return nil, err
 	}
-	return newLease(m, name, lease, fence), nil
+	return newLease(m, name, granted), nil
 }
 
 // Holder is the holder of a lock, as its record describes it.
@@ -270,6 +314,10 @@ type Holder struct {
 	Remaining time.Duration
 	// Since is when the lock was granted or last renewed, by the store's clock, or the zero time.
 	Since time.Time
+	// Mode is how it holds the lock.
+	Mode Mode
+	// Permit is the number of its permit, when Mode is Permit, and 0 otherwise.
+	Permit int
 }
 
 // Inspection says who holds a lock.
@@ -293,12 +341,14 @@ func (m *Manager) Inspect(ctx context.Context, name Name) (Inspection, error) {
 	})
 }
 
-// giveBack releases a lease that no caller has, if there is one.
-func (m *Manager) giveBack(name Name, granted grant) {
-	if granted.lease == nil {
-		return
+// giveBack releases leases that no caller has.
+func (m *Manager) giveBack(name Name, granted ...grant) {
+	for _, one := range granted {
+		if one.handle == nil {
+			continue
+		}
+		seat := m.holding.enter(m.identity.lockRegion(name), nil)
+		_, err := releaseLease(one.handle)
+		seat.give(err)
 	}
-	seat := m.holding.enter(m.identity.lockRegion(name), nil)
-	_, err := releaseLease(granted.lease)
-	seat.give(err)
 }

@@ -65,7 +65,7 @@ func TestErrorsHaveNoNamesOfC(t *testing.T) {
 	}()
 	lease := lock(t, m, DC("held"))
 	set := must(m.LockAll(ctx, []Name{DC("a"), DC("b")}))
-	made := append(odd, lease, set)
+	made := append(odd, lease, set, lock(t, m, DC("read"), InMode(Update)), must(m.Semaphore(DC("s"), 3)))
 	callAll(t, made, "Close", "Wait", "Release", "IntoToken", "Lost", "AtRisk")
 	for _, d := range []time.Duration{math.MinInt64, -1, 0, 1, math.MaxInt64 - 1, Forever} {
 		_, err := m.TryLock(ctx, DC("b"), TTL(d))

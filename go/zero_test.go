@@ -19,7 +19,7 @@ import (
 // zeroValues are pointers to zero values of all exported types with methods that call the library.
 func zeroValues() []any {
 	return []any{
-		new(Manager), new(Lease), new(LeaseSet), new(Latch), new(Election), new(Seen), new(Table), new(Row),
+		new(Manager), new(Lease), new(LeaseSet), new(Latch), new(Election), new(Seen), new(Table), new(Row), new(Semaphore),
 	}
 }
 

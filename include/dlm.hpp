@@ -6,8 +6,8 @@
 // owns it. An object that was moved from may only be destroyed or assigned to.
 //
 // Failed calls throw dlm::Error, whose status() is the status of dlm.h. A timeout is not a failure: a Lock then
-// returns an Acquired without a lease, which describes the holder, and an IdLock or a KeyLock returns an empty
-// std::optional. Destructors throw nothing and ignore errors of the release. Call release() to get them.
+// returns an Acquired without a lease, which describes the holder, a Semaphore returns Permits without leases, and an
+// IdLock or a KeyLock returns an empty std::optional. Destructors throw nothing and ignore errors of the release. Call release() to get them.
 //
 // Times have the type Ttl or Wait, which prevents swapping them: lock.acquire_for(Ttl(30s), Wait(5s)).
 #ifndef DLM_HPP
@@ -15,6 +15,7 @@
 
 #include <dlm.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
@@ -45,6 +46,14 @@ struct forever_t {
 inline constexpr forever_t forever{};
 
 enum class Level : std::int32_t { dc = DLM_LEVEL_DC, xdc = DLM_LEVEL_XDC };
+
+// How a lock is held, see DLM_MODE_EXCLUSIVE and the other numbers. Later versions may add some.
+enum class Mode : std::int32_t {
+    exclusive = DLM_MODE_EXCLUSIVE,
+    shared = DLM_MODE_SHARED,
+    update = DLM_MODE_UPDATE,
+    permit = DLM_MODE_PERMIT
+};
 
 // State of a lease, see DLM_STATE_RELEASED and the other numbers. Later versions may add some.
 enum class LeaseState : std::int32_t {
@@ -341,6 +350,7 @@ class Row;
 class Table;
 
 class Call;
+class Acquired;
 
 // A held lock. The destructor releases it and ignores errors; release() reports them.
 class Lease {
@@ -354,9 +364,10 @@ class Lease {
     }
     // Like check(), without an exception.
     bool is_held() const noexcept { return dlm_lease_check(get(), nullptr) == DLM_OK; }
-    // The number to send with every write that the lock guards. 0 if the store's option fence is off.
+    // The number to send with every write that the lock guards. 0 for readers, and if the store's option fence is off.
     std::uint64_t fence() const noexcept { return dlm_lease_fence(get()); }
-    // check() and fence() in one call, for each step that the lock guards. Throws also if the store's option fence is off.
+    // check() and fence() in one call, for each step that the lock guards. Throws also for readers, and if the
+    // store's option fence is off.
     [[nodiscard]] std::uint64_t guard() const {
         detail::ErrorOut error;
         std::uint64_t fence = 0;
@@ -402,6 +413,24 @@ class Lease {
         detail::ErrorOut error;
         error.check(dlm_lease_hold_at_least(get(), min_hold.ms(), error));
     }
+    Mode mode() const noexcept { return static_cast<Mode>(dlm_lease_mode(get())); }
+    // The number of the period in which the lock is held, for readers; 0 if there is none. See dlm_lease_epoch().
+    std::uint64_t epoch() const noexcept { return dlm_lease_epoch(get()); }
+    // The number of the permit. Empty for the lease of a lock.
+    std::optional<int> permit() const noexcept {
+        const int permit = dlm_lease_permit(get());
+        return permit < 0 ? std::nullopt : std::optional(permit);
+    }
+    // Goes on with fewer rights, and lets nobody in between. This lease is over then. See dlm_lease_downgrade().
+    [[nodiscard]] Lease downgrade(Mode to) const {
+        detail::ErrorOut error;
+        dlm_lease *lease = nullptr;
+        error.check(dlm_lease_downgrade(get(), static_cast<std::int32_t>(to), &lease, error));
+        return Lease(lease);
+    }
+    // Goes on exclusively, from Mode::update. Waits for the readers to leave. If there is a lease in the result, this one is
+    // over. Throws with DLM_CANCELLED if cancelled. See dlm_lease_upgrade().
+    Acquired upgrade(Wait wait, const Cancel *cancel = nullptr) const;
     // The name of the lock, as it is stored.
     std::string name() const {
         return dlm_lease_name(get());
@@ -472,6 +501,7 @@ class [[nodiscard]] Acquired {
     std::optional<std::chrono::milliseconds> holder_left() const noexcept { return holder_left_; }
 
   private:
+    friend class Lease;
     friend class Lock;
     friend class Pending;
     Acquired(dlm_status status, dlm_lease *lease, const detail::ErrorOut &error) {
@@ -494,6 +524,14 @@ class [[nodiscard]] Acquired {
     std::string holder_;
     std::optional<std::chrono::milliseconds> holder_left_;
 };
+
+inline Acquired Lease::upgrade(Wait wait, const Cancel *cancel) const {
+    detail::ErrorOut error;
+    dlm_lease *lease = nullptr;
+    const dlm_cancel *token = cancel == nullptr ? nullptr : cancel->get();
+    const dlm_status status = dlm_lease_upgrade(get(), wait.ms(), token, &lease, error);
+    return Acquired(status, lease, error);
+}
 
 // A release or a renewal that does not block, from Lease::start_release() or Lease::start_renewal(). A call that was not
 // waited for goes on after the destructor.
@@ -580,24 +618,44 @@ class LeaseSet {
     std::size_t size_;
 };
 
-// An acquisition that does not block, from Lock::start(). The destructor cancels it, and releases a lease that was not
-// taken.
-class [[nodiscard]] Pending {
+namespace detail {
+
+// An acquisition that does not block. The destructor cancels it, and releases what was not taken.
+class Started {
   public:
-    explicit Pending(dlm_pending *handle) noexcept : handle_(handle) {}
+    explicit Started(dlm_pending *handle) noexcept : handle_(handle) {}
 
     // A file descriptor that becomes readable when the acquisition has finished. The pending owns it.
     int fd() const {
-        detail::ErrorOut error;
+        ErrorOut error;
         std::int32_t fd = -1;
         error.check(dlm_pending_fd(get(), &fd, error));
         return fd;
     }
     // Adds `tag` to the list when the acquisition finishes.
     void notify(const Completions &completions, std::uint64_t tag) const {
-        detail::ErrorOut error;
+        ErrorOut error;
         error.check(dlm_pending_notify(get(), completions.get(), tag, error));
     }
+    // Ends the acquisition with DLM_CANCELLED, unless it has finished.
+    void cancel() const {
+        ErrorOut error;
+        error.check(dlm_pending_cancel(get(), error));
+    }
+    dlm_pending *get() const noexcept { return handle_.get(); }
+
+  private:
+    Owner<dlm_pending, dlm_pending_free> handle_;
+};
+
+} // namespace detail
+
+// An acquisition that does not block, from Lock::start(). The destructor cancels it, and releases a lease that was not
+// taken.
+class [[nodiscard]] Pending : public detail::Started {
+  public:
+    using detail::Started::Started;
+
     // The result, once. Empty if the acquisition has not finished. Throws with DLM_CANCELLED if it was cancelled.
     [[nodiscard]] std::optional<Acquired> take() const {
         detail::ErrorOut error;
@@ -607,15 +665,72 @@ class [[nodiscard]] Pending {
             return std::nullopt;
         return Acquired(status, lease, error);
     }
-    // Ends the acquisition with DLM_CANCELLED, unless it has finished.
-    void cancel() const {
-        detail::ErrorOut error;
-        error.check(dlm_pending_cancel(get(), error));
+};
+
+// Result of acquiring permits of a semaphore: their leases, or a sentence that says why there are none.
+//
+//   if (auto permits = licences.try_acquire(2)) use(permits.leases()); else log(permits.why());
+class [[nodiscard]] Permits {
+  public:
+    // Whether the permits were acquired.
+    explicit operator bool() const noexcept { return why_.empty(); }
+    // The leases, in the order of the numbers of the permits. Throws with DLM_LOCK_UNAVAILABLE if there are none.
+    const std::vector<Lease> &leases() const & {
+        check();
+        return leases_;
     }
-    dlm_pending *get() const noexcept { return handle_.get(); }
+    std::vector<Lease> leases() && {
+        check();
+        return std::move(leases_);
+    }
+    // One line for people: which semaphore it is, and who holds one of its permits. Empty if there are leases.
+    const std::string &why() const noexcept { return why_; }
 
   private:
-    detail::Owner<dlm_pending, dlm_pending_free> handle_;
+    friend class PendingPermits;
+    friend class Semaphore;
+    template <typename Call> Permits(std::size_t count, const Call &call) {
+        // No semaphore has more permits. Both lists have room first: what cannot be kept must not be acquired.
+        const std::size_t room = std::min<std::size_t>(count, 255) + 1;
+        std::vector<dlm_lease *> leases(room);
+        leases_.reserve(room);
+        detail::ErrorOut error;
+        const dlm_status status = call(leases.data(), error);
+        if (status == DLM_LOCK_UNAVAILABLE) {
+            why_ = dlm_error_message(error.get());
+            return;
+        }
+        error.check(status);
+        for (dlm_lease *lease : leases)
+            if (lease != nullptr)
+                leases_.emplace_back(lease);
+    }
+    void check() const {
+        if (!why_.empty())
+            throw Error(DLM_LOCK_UNAVAILABLE, why_, true);
+    }
+
+    std::vector<Lease> leases_;
+    std::string why_;
+};
+
+// An acquisition of permits that does not block, from Semaphore::start(). The destructor cancels it, and releases permits that
+// were not taken.
+class [[nodiscard]] PendingPermits : public detail::Started {
+  public:
+    PendingPermits(dlm_pending *handle, std::size_t count) noexcept : Started(handle), count_(count) {}
+
+    // The result, once. Empty if the acquisition has not finished. Throws with DLM_CANCELLED if it was cancelled.
+    [[nodiscard]] std::optional<Permits> take() const {
+        Permits permits(count_, [&](dlm_lease **leases, dlm_error **error) {
+            return dlm_pending_take_permits(get(), leases, count_, error);
+        });
+        const bool is_finished = !permits.leases_.empty() || !permits.why_.empty();
+        return is_finished ? std::optional(std::move(permits)) : std::nullopt;
+    }
+
+  private:
+    std::size_t count_;
 };
 
 // A break of a lock. The fence is above the old holder's; 0 if there is none. See dlm_seen_break().
@@ -678,11 +793,36 @@ struct LockList {
     std::string next;
 };
 
+namespace detail {
+
+inline std::vector<dlm_inspection> inspections(dlm_lock_list *list) {
+    const Owner<dlm_lock_list, dlm_lock_list_free> owner(list);
+    std::vector<dlm_inspection> found(dlm_lock_list_count(list));
+    for (std::size_t at = 0; at < found.size(); at++) {
+        ErrorOut error;
+        error.check(dlm_lock_list_inspection(list, at, &found[at], sizeof found[at], error));
+    }
+    return found;
+}
+
+} // namespace detail
+
 // A named lock.
 class Lock {
   public:
     explicit Lock(dlm_lock *handle) noexcept : handle_(handle) {}
 
+    // A handle of the same lock that acquires it as one of any number of readers, such as lock.shared().acquire(). See
+    // dlm_lock_in_mode().
+    [[nodiscard]] Lock shared() const { return in_mode(Mode::shared); }
+    // A handle of the same lock that acquires it beside readers, as the only one that may then write: see Lease::upgrade().
+    [[nodiscard]] Lock update() const { return in_mode(Mode::update); }
+    [[nodiscard]] Lock in_mode(Mode mode) const {
+        detail::ErrorOut error;
+        dlm_lock *lock = nullptr;
+        error.check(dlm_lock_in_mode(get(), static_cast<std::int32_t>(mode), &lock, error));
+        return Lock(lock);
+    }
     // Tries once to acquire the lock.
     Acquired try_acquire(Ttl ttl = use_default) const {
         return try_acquire_with(detail::options(ttl, DLM_DEFAULT, nullptr));
@@ -738,6 +878,13 @@ class Lock {
         dlm_inspection inspection{};
         error.check(dlm_lock_inspect(get(), &inspection, sizeof inspection, error));
         return inspection;
+    }
+    // All that hold the lock. See dlm_lock_holders().
+    [[nodiscard]] std::vector<dlm_inspection> holders() const {
+        detail::ErrorOut error;
+        dlm_lock_list *list = nullptr;
+        error.check(dlm_lock_holders(get(), &list, error));
+        return detail::inspections(list);
     }
     // Reads who holds the lock, for Seen::break_holder().
     [[nodiscard]] Seen see() const {
@@ -806,6 +953,77 @@ class Lock {
     }
 
     detail::Owner<dlm_lock, dlm_lock_free> handle_;
+};
+
+// A named semaphore: so many permits, of which each has one holder at a time. See dlm_manager_semaphore().
+class Semaphore {
+  public:
+    explicit Semaphore(dlm_semaphore *handle) noexcept : handle_(handle) {}
+
+    // Tries once to acquire so many permits, all or none.
+    Permits try_acquire(std::size_t count, Ttl ttl = use_default) const {
+        return try_acquire_with(count, detail::options(ttl, DLM_DEFAULT, nullptr));
+    }
+    // Like try_acquire(), acquire() and start(), with any options. Begin with DLM_ACQUIRE_OPTIONS.
+    Permits try_acquire_with(std::size_t count, const dlm_acquire_options &how) const {
+        return Permits(count, [&](dlm_lease **leases, dlm_error **error) {
+            return dlm_semaphore_try_acquire(get(), count, &how, leases, error);
+        });
+    }
+    Permits acquire_with(std::size_t count, const dlm_acquire_options &how) const {
+        return Permits(count, [&](dlm_lease **leases, dlm_error **error) {
+            return dlm_semaphore_acquire(get(), count, &how, leases, error);
+        });
+    }
+    PendingPermits start_with(std::size_t count, const dlm_acquire_options &how) const {
+        detail::ErrorOut error;
+        dlm_pending *pending = nullptr;
+        error.check(dlm_semaphore_acquire_start(get(), count, &how, &pending, error));
+        return PendingPermits(pending, count);
+    }
+    // Waits for so many permits with the manager's TTL and wait.
+    Permits acquire(std::size_t count) const {
+        return acquire_with(count, detail::options(use_default, DLM_DEFAULT, nullptr));
+    }
+    // Waits for so many permits for up to this time. Throws with DLM_CANCELLED if cancelled.
+    Permits acquire_for(std::size_t count, Ttl ttl, Wait wait, const Cancel *cancel = nullptr) const {
+        return acquire_with(count, detail::options(ttl, wait.ms(), cancel));
+    }
+    // Starts to acquire so many permits with the manager's TTL and wait, and returns at once.
+    PendingPermits start(std::size_t count) const {
+        return start_with(count, detail::options(use_default, DLM_DEFAULT, nullptr));
+    }
+    // How many permits are free: a hint.
+    int available() const {
+        detail::ErrorOut error;
+        std::int32_t available = -1;
+        error.check(dlm_semaphore_available(get(), &available, error));
+        return available;
+    }
+    // Who holds permits, ordered by their numbers.
+    [[nodiscard]] std::vector<dlm_inspection> holders() const {
+        detail::ErrorOut error;
+        dlm_lock_list *list = nullptr;
+        error.check(dlm_semaphore_holders(get(), &list, error));
+        return detail::inspections(list);
+    }
+    // Changes the number of permits in the store, and returns a handle with this number. See dlm_semaphore_resize().
+    [[nodiscard]] Semaphore resize(int permits) const {
+        detail::ErrorOut error;
+        dlm_semaphore *resized = nullptr;
+        error.check(dlm_semaphore_resize(get(), permits, &resized, error));
+        return Semaphore(resized);
+    }
+    // The number of permits of this handle.
+    int permits() const noexcept { return dlm_semaphore_permits(get()); }
+    // The name of the semaphore, as it is stored.
+    std::string name() const {
+        return dlm_semaphore_name(get());
+    }
+    dlm_semaphore *get() const noexcept { return handle_.get(); }
+
+  private:
+    detail::Owner<dlm_semaphore, dlm_semaphore_free> handle_;
 };
 
 enum class LatchKind : std::int32_t { count_down = DLM_LATCH_COUNT_DOWN, count_up_down = DLM_LATCH_COUNT_UP_DOWN };
@@ -948,6 +1166,14 @@ class Manager {
         dlm_lock *lock = nullptr;
         error.check(dlm_manager_lock(get(), detail::text(id), static_cast<std::int32_t>(level), &lock, error));
         return Lock(lock);
+    }
+    // The semaphore with so many permits, 1 to 256. See dlm_manager_semaphore().
+    [[nodiscard]] Semaphore semaphore(const std::string &id, Level level, int permits) const {
+        detail::ErrorOut error;
+        dlm_semaphore *semaphore = nullptr;
+        error.check(dlm_manager_semaphore(get(), detail::text(id), static_cast<std::int32_t>(level), permits, &semaphore,
+                                          error));
+        return Semaphore(semaphore);
     }
     // The lock with this full name, which may be one of another client: see dlm_manager_lock_named().
     [[nodiscard]] Lock lock_named(const std::string &full_name) const {

@@ -30,6 +30,7 @@ class AcquireOptions(Structure):
         ("mode", c_int32),
         ("dies_with_process", c_bool),
         ("reserved", c_uint8 * 3),
+        ("nested_in", c_void_p),
     ]
 
 

@@ -1,9 +1,10 @@
 use std::mem::offset_of;
 use std::time::Duration;
 
-use super::arguments::{ttl, wait, wait_without_default};
+use super::arguments::{DLM_MODE_EXCLUSIVE, millis, min_hold, mode, ttl, wait, wait_without_default};
 use super::cancel::dlm_cancel;
 use super::failure::{Failure, Outcome};
+use super::lease::dlm_lease;
 use super::process::find_optional;
 use super::structs::{Versioned, read};
 use crate::AcquireOptions;
@@ -29,16 +30,20 @@ pub struct dlm_acquire_options {
     pub min_hold_ms: i64,
     /// NULL, or an object that ends the wait with DLM_CANCELLED.
     pub cancel: *const dlm_cancel,
-    /// 0: the lock has one holder. There is no other mode.
+    /// How the lock is held: DLM_MODE_SHARED or DLM_MODE_UPDATE. 0: in the mode of the lock's handle, which is
+    /// DLM_MODE_EXCLUSIVE unless it comes from dlm_lock_in_mode().
     pub mode: i32,
     /// If it is true, others get the lock at once when this process ends in any way. For embedded stores only. Not together
     /// with `min_hold_ms`. False: the manager's option dies_with_process.
     pub dies_with_process: bool,
     /// Must be 0.
     pub reserved: [u8; 3],
+    /// NULL, or a lease of the same lock within which the caller reads once more, in mode DLM_MODE_SHARED: writers that wait do not
+    /// keep the acquisition out, because they wait for that lease. Release the new one before it.
+    pub nested_in: *const dlm_lease,
 }
 
-// SAFETY: numbers and a pointer that is never dereferenced, and one bool, which is listed.
+// SAFETY: numbers and pointers that are never dereferenced, and one bool, which is listed.
 unsafe impl Versioned for dlm_acquire_options {
     const NAME: &str = "dlm_acquire_options";
     const FIRST: usize = 56;
@@ -83,8 +88,11 @@ pub(super) unsafe fn acquire_options(options: *const dlm_acquire_options) -> Out
     if let Some(cancel) = find_optional(given.cancel)? {
         how = how.cancel(&cancel);
     }
-    if given.mode != 0 {
-        return Err(Failure::invalid(format!("mode {} is not allowed: 0", given.mode)));
+    if given.mode != DLM_MODE_EXCLUSIVE {
+        how = how.mode(mode(given.mode)?);
+    }
+    if let Some(outer) = find_optional(given.nested_in)? {
+        how = how.nested_in(&outer);
     }
     if given.dies_with_process {
         how = how.dies_with_process();
@@ -95,9 +103,17 @@ pub(super) unsafe fn acquire_options(options: *const dlm_acquire_options) -> Out
     }
 }
 
-pub(super) fn min_hold(ms: i64) -> Outcome<Duration> {
-    let refused = |_| Failure::invalid(format!("min_hold_ms {ms} is not allowed: 0 to the TTL"));
-    u64::try_from(ms).map(Duration::from_millis).map_err(refused)
+/// The options of a call that does not wait.
+pub(super) fn without_wait(how: AcquireOptions, call: &str) -> Outcome<AcquireOptions> {
+    match how.wait.filter(|wait| !wait.is_zero()) {
+        None => Ok(how),
+        Some(wait) => {
+            let given = if wait == Duration::MAX { "DLM_FOREVER".into() } else { millis(wait).to_string() };
+            Err(Failure::invalid(format!(
+                "wait_ms {given} is not allowed: 0 or DLM_DEFAULT, because {call}() does not wait"
+            )))
+        }
+    }
 }
 
 #[cfg(test)]
@@ -105,8 +121,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_version_has_its_size_and_no_padding() {
-        assert_eq!(size_of::<dlm_acquire_options>(), dlm_acquire_options::FIRST);
+    fn each_version_has_its_size_and_no_padding() {
         assert_eq!(offset_of!(dlm_acquire_options, reserved) + 3, dlm_acquire_options::FIRST);
+        assert_eq!(offset_of!(dlm_acquire_options, nested_in), dlm_acquire_options::FIRST);
+        assert_eq!(size_of::<dlm_acquire_options>(), dlm_acquire_options::FIRST + 8);
     }
 }

@@ -9,7 +9,7 @@ use std::ffi::{CStr, c_char};
 use std::time::Duration;
 
 use super::failure::{Failure, Outcome};
-use crate::Level;
+use crate::{Level, Mode};
 
 /// In dlm_acquire_options: the manager's option, ttl or wait. As another TTL: the one that the function's comment names. No
 /// other wait has a default: calls refuse it there.
@@ -109,5 +109,56 @@ pub(super) fn level(number: i32) -> Outcome<Level> {
         DLM_LEVEL_DC => Ok(Level::Dc),
         DLM_LEVEL_XDC => Ok(Level::Xdc),
         _ => Err(Failure::invalid(format!("level {number} is not allowed: DLM_LEVEL_DC or DLM_LEVEL_XDC"))),
+    }
+}
+
+pub(super) fn min_hold(ms: i64) -> Outcome<Duration> {
+    let refused = |_| Failure::invalid(format!("min_hold_ms {ms} is not allowed: 0 to the TTL"));
+    u64::try_from(ms).map(Duration::from_millis).map_err(refused)
+}
+
+/// Held by one holder at a time. In dlm_acquire_options: the mode of the lock's handle, see dlm_lock_in_mode().
+pub const DLM_MODE_EXCLUSIVE: i32 = 0;
+/// Held by any number of readers, and by one holder in mode DLM_MODE_UPDATE beside them.
+pub const DLM_MODE_SHARED: i32 = 1;
+/// Held by one reader that may want to write later, beside readers in mode DLM_MODE_SHARED: see dlm_lease_upgrade().
+pub const DLM_MODE_UPDATE: i32 = 2;
+/// One of the permits of a semaphore: see dlm_semaphore_acquire(). Not for locks.
+pub const DLM_MODE_PERMIT: i32 = 3;
+
+/// The mode of a lock with this number.
+pub(super) fn mode(number: i32) -> Outcome<Mode> {
+    match number {
+        DLM_MODE_EXCLUSIVE => Ok(Mode::Exclusive),
+        DLM_MODE_SHARED => Ok(Mode::Shared),
+        DLM_MODE_UPDATE => Ok(Mode::Update),
+        _ => Err(Failure::invalid(format!(
+            "mode {number} is not allowed: DLM_MODE_EXCLUSIVE, DLM_MODE_SHARED or DLM_MODE_UPDATE"
+        ))),
+    }
+}
+
+pub(super) fn mode_number(mode: Mode) -> i32 {
+    match mode {
+        Mode::Exclusive => DLM_MODE_EXCLUSIVE,
+        Mode::Shared => DLM_MODE_SHARED,
+        Mode::Update => DLM_MODE_UPDATE,
+        Mode::Permit => DLM_MODE_PERMIT,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_have_the_numbers_that_the_library_has_for_them() {
+        for known in Mode::ALL {
+            assert_eq!(mode_number(known), i32::from(known.code()));
+            assert_eq!(mode(mode_number(known)).ok(), Some(known).filter(|mode| *mode != Mode::Permit));
+        }
+        for number in [-1, DLM_MODE_PERMIT, 4, 256, 257] {
+            assert!(mode(number).is_err(), "{number}");
+        }
     }
 }

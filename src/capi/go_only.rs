@@ -7,8 +7,10 @@ use super::arguments::output;
 use super::error::dlm_error;
 use super::guard::write;
 use super::lock::dlm_lock;
-use super::pending::dlm_pending;
+use super::pending::{StartedAcquisition, dlm_pending};
+use super::permits::counted;
 use super::process::{find, into_handle};
+use super::semaphore::dlm_semaphore;
 use super::status::dlm_status;
 
 /// Like dlm_lock_acquire_start(), for callers that can send the first request themselves. This saves a change of threads. If
@@ -30,6 +32,30 @@ pub unsafe extern "C" fn dlm_lock_acquire_start_here(
             output("turn_out", turn_out)?;
             let (pending, is_turn) = find(lock)?.start_here(&acquire_options(options)?)?;
             let handle = into_handle(pending)?;
+            write(turn_out, is_turn);
+            Ok(handle)
+        })
+    }
+}
+
+/// Like dlm_semaphore_acquire_start(), for callers that can send the first request themselves: see dlm_lock_acquire_start_here().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_semaphore_acquire_start_here(
+    semaphore: *mut dlm_semaphore,
+    count: usize,
+    options: *const dlm_acquire_options,
+    pending_out: *mut *mut dlm_pending,
+    turn_out: *mut bool,
+    error_out: *mut *mut dlm_error,
+) -> dlm_status {
+    // SAFETY: all pointers are as the header asks.
+    unsafe {
+        write(turn_out, false);
+        answer("pending_out", pending_out, error_out, || {
+            output("turn_out", turn_out)?;
+            let (semaphore, count) = (find(semaphore)?, counted(count));
+            let (pending, is_turn) = semaphore.start_here(count, &acquire_options(options)?)?;
+            let handle = into_handle(StartedAcquisition::OfPermits(pending, count))?;
             write(turn_out, is_turn);
             Ok(handle)
         })

@@ -4,7 +4,7 @@ use std::ffi::{CString, c_char};
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::answer::answer;
-use super::arguments::millis;
+use super::arguments::{millis, mode_number};
 use super::error::dlm_error;
 use super::guard::{freeing, value};
 use super::handles::HandleTable;
@@ -64,8 +64,8 @@ impl LockHistory {
             at_ms: i64::try_from(entry.at_ms).unwrap_or(i64::MAX),
             took_ms: entry.took.map_or(-1, millis),
             fence: entry.fence.map_or(0, |fence| fence.0),
-            mode: i32::from(entry.mode.code()),
-            mode_before: entry.mode_before.map_or(0, |mode| i32::from(mode.code())),
+            mode: mode_number(entry.mode),
+            mode_before: entry.mode_before.map_or(0, mode_number),
         })
     }
 }

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::answer::status;
-use super::arguments::{millis, output};
+use super::arguments::{DLM_MODE_EXCLUSIVE, millis, mode_number, output};
 use super::error::dlm_error;
 use super::failure::{Failure, Outcome};
 use super::lock::dlm_lock;
@@ -43,6 +43,10 @@ pub struct dlm_inspection {
     pub purpose: [c_char; 256],
     /// The layout in which the store keeps the lock, or "" if it has only one.
     pub layout: [c_char; 16],
+    /// How the holder holds the lock: one of the numbers DLM_MODE_*. 0 also if nobody does.
+    pub mode: i32,
+    /// Number of the holder's permit, if `mode` is DLM_MODE_PERMIT. 0 otherwise.
+    pub permit: i32,
 }
 
 /// Writes who holds the lock to `*inspection_out`. `inspection_size` is sizeof(struct dlm_inspection).
@@ -109,6 +113,8 @@ impl dlm_inspection {
             host: c_text(identity.map_or("", |identity| &identity.host)),
             purpose: c_text(identity.map_or("", |identity| &identity.purpose)),
             layout: c_text(inspection.layout.unwrap_or_default()),
+            mode: holder.map_or(DLM_MODE_EXCLUSIVE, |holder| mode_number(holder.mode)),
+            permit: holder.and_then(|holder| holder.permit).map_or(0, i32::from),
         }
     }
 
@@ -156,8 +162,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_version_has_its_size_and_no_padding() {
-        assert_eq!(size_of::<dlm_inspection>(), dlm_inspection::FIRST);
+    fn each_version_has_its_size_and_no_padding() {
+        assert_eq!(offset_of!(dlm_inspection, mode), dlm_inspection::FIRST);
+        assert_eq!(size_of::<dlm_inspection>(), dlm_inspection::FIRST + 8);
         assert_eq!(offset_of!(dlm_inspection, fence), offset_of!(dlm_inspection, reserved) + 7);
     }
 

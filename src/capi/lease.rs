@@ -2,9 +2,8 @@ use std::ffi::c_char;
 use std::ops::Deref;
 use std::os::fd::AsRawFd;
 
-use super::acquire_options::min_hold;
 use super::answer::{answer, status};
-use super::arguments::{millis, ttl};
+use super::arguments::{millis, min_hold, ttl};
 use super::described::KeptText;
 use super::error::dlm_error;
 use super::guard::{freeing, value, write};
@@ -72,8 +71,8 @@ pub unsafe extern "C" fn dlm_lease_check(
 }
 
 /// Returns the fence: the number to send with every write that the lock guards. It grows with every grant
-/// of the lock, so a receiver can refuse a write whose fence is lower than one it has seen. 0 if the
-/// store's option fence is off, and for NULL. Never blocks.
+/// of the lock, so a receiver can refuse a write whose fence is lower than one it has seen. 0 for a lease in mode DLM_MODE_SHARED
+/// or DLM_MODE_UPDATE, see dlm_lease_epoch(), if the store's option fence is off, and for NULL. Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lease_fence(lease: *const dlm_lease) -> u64 {
     value(0, || Ok(find(lease)?.fence().map_or(0, |fence| fence.0)))
@@ -83,7 +82,8 @@ pub unsafe extern "C" fn dlm_lease_fence(lease: *const dlm_lease) -> u64 {
 /// it before each step that the lock guards, and send the fence with the step. One call cannot forget the
 /// check or the fence. Never blocks.
 ///
-/// Errors: DLM_LEASE_LOST as for dlm_lease_check(); DLM_INVALID_ARGUMENT if the store's option fence is off.
+/// Errors: DLM_LEASE_LOST as for dlm_lease_check(); DLM_INVALID_ARGUMENT for a lease in mode DLM_MODE_SHARED or
+/// DLM_MODE_UPDATE, and if the store's option fence is off.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lease_guard(
     lease: *const dlm_lease,

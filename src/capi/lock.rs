@@ -1,12 +1,10 @@
 use std::ffi::c_char;
-use std::time::Duration;
 
-use super::acquire_options::{acquire_options, dlm_acquire_options};
+use super::acquire_options::{acquire_options, dlm_acquire_options, without_wait};
 use super::answer::answer;
-use super::arguments::{millis, text};
+use super::arguments::text;
 use super::described::Described;
 use super::error::dlm_error;
-use super::failure::Failure;
 use super::guard::{freeing, value};
 use super::handles::HandleTable;
 use super::lease::dlm_lease;
@@ -47,14 +45,7 @@ pub unsafe extern "C" fn dlm_lock_try_acquire(
     unsafe {
         answer("lease_out", lease_out, error_out, || {
             let lock = find(lock)?;
-            let how = acquire_options(options)?;
-            if let Some(wait) = how.wait.filter(|wait| !wait.is_zero()) {
-                let given =
-                    if wait == Duration::MAX { "DLM_FOREVER".into() } else { millis(wait).to_string() };
-                return Err(Failure::invalid(format!(
-                    "wait_ms {given} is not allowed: 0 or DLM_DEFAULT, because dlm_lock_try_acquire() does not wait"
-                )));
-            }
+            let how = without_wait(acquire_options(options)?, "dlm_lock_try_acquire")?;
             into_handle(lock.try_acquire_with(&how)?)
         })
     }
@@ -85,8 +76,8 @@ pub unsafe extern "C" fn dlm_lock_acquire(
     }
 }
 
-/// Takes over a lease from its `token`, see dlm_lease_into_token(). The token must be of this lock. The lease
-/// has the end that it had before. If the token comes from another machine, its end is not known here: renew
+/// Takes over a lease from its `token`, see dlm_lease_into_token(). The token must be of this lock, and may be of a lease in any
+/// mode: see dlm_lease_mode(). The lease has the end that it had before. If the token comes from another machine, its end is not known here: renew
 /// the lease first. The lease can be renewed and released as before. Does no I/O and never blocks. On DLM_OK
 /// the caller owns `*lease_out`.
 ///

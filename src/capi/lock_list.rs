@@ -15,11 +15,11 @@ use super::process::{Handle, PerProcess, find, free, into_handle};
 use super::status::dlm_status;
 use crate::store::Inspection;
 use crate::{
-    LockName,
+    Holder, LockName,
     store::{ListCursor, ListedLock, LockPage, LockQuery},
 };
 
-/// A page of a list of locks.
+/// A page of a list of locks, or the holders of one lock.
 pub struct dlm_lock_list(());
 
 static LOCK_LISTS: PerProcess<HandleTable<LockList>> = PerProcess::new();
@@ -48,6 +48,12 @@ impl LockList {
             locks: page.locks.into_iter().filter_map(named).collect(),
             next: CString::new(next).unwrap_or_default(),
         }
+    }
+
+    /// Makes a list in which each element is one holder of the lock.
+    pub(super) fn of_holders(name: &LockName, holders: Vec<Holder>) -> LockList {
+        let held = |holder| ListedLock { holder: Some(holder), ..ListedLock::new(name.clone()) };
+        LockList::of(LockPage::new(holders.into_iter().map(held).collect(), None))
     }
 }
 
@@ -78,6 +84,26 @@ pub unsafe extern "C" fn dlm_manager_list(
             let after = if after.is_null() { "" } else { text("text after", after)? };
             let after = if after.is_empty() { None } else { Some(ListCursor::parse(after)?) };
             into_handle(LockList::of(find(manager)?.lock_page(&query, after.as_ref())?))
+        })
+    }
+}
+
+/// Reads all that hold the lock: one exclusive holder, or any number of others, the one whose lease ends last first. It is a list
+/// whose elements are inspections of one holder each, see dlm_lock_list_inspection(). Blocks for one or two reads of the store. On
+/// DLM_OK the caller owns `*list_out`.
+///
+/// Errors: those of dlm_lock_inspect().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_lock_holders(
+    lock: *const dlm_lock,
+    list_out: *mut *mut dlm_lock_list,
+    error_out: *mut *mut dlm_error,
+) -> dlm_status {
+    // SAFETY: all pointers are as the header asks.
+    unsafe {
+        answer("list_out", list_out, error_out, || {
+            let lock = find(lock)?;
+            into_handle(LockList::of_holders(lock.name(), lock.holders()?))
         })
     }
 }

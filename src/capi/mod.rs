@@ -52,13 +52,16 @@ mod lock_list;
 mod log;
 mod lost_reason;
 mod manager;
+mod mode;
 mod options;
 mod pending;
+mod permits;
 mod process;
 mod row;
 #[cfg_attr(not(feature = "hbase"), allow(unreachable_code, unused_variables, reason = "there is no row"))]
 mod row_cells;
 mod seen;
+mod semaphore;
 mod status;
 mod structs;
 mod table;

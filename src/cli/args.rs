@@ -10,6 +10,7 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
+use dlm::Mode;
 use dlm::store::{MANAGER_OPTIONS, schemes};
 
 pub(crate) use self::common::Reach;
@@ -118,6 +119,16 @@ Exit status:
 
 Example:
   dlm --store hbase://master:16000/locks doctor";
+
+const AFTER_SEMAPHORE: &str = "\
+Exit status:
+  66   --resize: the store knows no semaphore of this name
+  See `dlm --help` for the others.
+
+Examples:
+  dlm run --permits 5 licences -- ./compile.sh
+  dlm semaphore licences
+  dlm semaphore --resize 8 licences";
 
 const AFTER_LATCH: &str = "\
 Exit status:
@@ -273,10 +284,12 @@ pub(crate) enum Verb {
     /// Environment variables for the command:
     ///   DLM_LOCK         NAME
     ///   DLM_FENCE        the fence, a number that grows with every grant; send it with each write that
-    ///                    the lock guards; not set if the store counts no fences
+    ///                    the lock guards; not set for readers, and if the store counts no fences
     ///   DLM_DEADLINE_MS  end of the lease that the command begins with, in milliseconds since 1970; `dlm`
     ///                    renews the lease, so this time is over in a long run
     ///   DLM_LOCK_2, DLM_FENCE_2 and so on  the other locks of --lock
+    ///   DLM_PERMIT       with --permits, the number of the permit, from 0 on
+    ///   DLM_HELD         what this `dlm` and those around it hold, for `dlm`s that the command starts
     ///
     /// If the lease cannot be renewed, the command gets TERM before the lease ends: a quarter of the TTL
     /// ahead, at most 15 s. The command and all processes that it started get KILL a tenth of the TTL
@@ -285,7 +298,11 @@ pub(crate) enum Verb {
     /// another user's rights (sudo). Processes that it started then go on without the lock, which is
     /// free when its TTL ends. A pause of the whole machine defeats all this; only the fence helps then.
     ///
-    /// On embedded: the lock is free sooner, as soon as `dlm`, the command and all processes that it
+    /// With --shared, any number of commands run at one time, and none that holds the lock otherwise. With --update, one
+    /// command runs beside those. Neither has a fence. With --permits N, at most N commands run at one time, and each
+    /// has a permit with a number of its own.
+    ///
+    /// On embedded: an exclusive lock is free sooner, as soon as `dlm`, the command and all processes that it
     /// started have ended, in whatever way. They inherit a descriptor from which the kernel knows. A
     /// process that closes it, such as sudo, is not waited for: use --no-takeover then.
     ///
@@ -371,6 +388,13 @@ pub(crate) enum Verb {
     /// open when none is missing. It expires after its TTL, one day by default, which each change restarts.
     #[command(verbatim_doc_comment, after_help = AFTER_LATCH)]
     Latch(LatchAction),
+    /// Show a semaphore: how many permits it has, and who holds them; or change the number
+    ///
+    /// `dlm run --permits` and `dlm acquire --permits` acquire a permit. If there are fewer permits than before, none is
+    /// granted before those with higher numbers are free. Who names another number of permits than the store knows is
+    /// refused.
+    #[command(verbatim_doc_comment, after_help = AFTER_SEMAPHORE)]
+    Semaphore(SemaphoreArgs),
     /// Create what the store needs (on HBase its table), and check that the store answers
     ///
     /// Safe to repeat, and to run on several machines at once. Creating a table may take a minute.
@@ -420,10 +444,37 @@ pub(crate) struct TermArgs {
     pub(crate) unavailable_status: u8,
 }
 
+/// How a lock is held.
+#[derive(Debug, Args)]
+pub(crate) struct ModeArgs {
+    /// Hold the lock as one of any number of readers
+    #[arg(long, conflicts_with_all = ["update", "permits"])]
+    pub(crate) shared: bool,
+    /// Hold the lock beside readers, as the only one who does so
+    #[arg(long, conflicts_with = "permits")]
+    pub(crate) update: bool,
+    /// Hold one permit of the semaphore NAME, which has N permits: 1 to 256
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) permits: Option<u16>,
+}
+
+impl ModeArgs {
+    /// Returns the mode of a lock.
+    pub(crate) fn mode(&self) -> Mode {
+        match self {
+            ModeArgs { shared: true, .. } => Mode::Shared,
+            ModeArgs { update: true, .. } => Mode::Update,
+            _ => Mode::Exclusive,
+        }
+    }
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) terms: TermArgs,
+    #[command(flatten)]
+    pub(crate) how: ModeArgs,
     /// If `dlm` is killed, let others wait for the TTL (embedded: only). Needed if the command closes descriptors
     /// that it inherits, as sudo does
     #[arg(long)]
@@ -473,6 +524,8 @@ pub(crate) struct ElectArgs {
 pub(crate) struct AcquireArgs {
     #[command(flatten)]
     pub(crate) terms: TermArgs,
+    #[command(flatten)]
+    pub(crate) how: ModeArgs,
     /// Name of the lock, 1 to 1024 bytes
     pub(crate) name: String,
 }
@@ -490,6 +543,18 @@ pub(crate) struct Renew {
 pub(crate) struct ReleaseArgs {
     /// The line that `dlm acquire` printed; `-` reads it from standard input
     pub(crate) lease: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SemaphoreArgs {
+    /// Whether the semaphore is for one data centre or for all
+    #[arg(long, value_enum, default_value_t = Reach::Dc)]
+    pub(crate) level: Reach,
+    /// Change the number of permits: 1 to 256
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) resize: Option<u16>,
+    /// Name of the semaphore, 1 to 1024 bytes
+    pub(crate) name: String,
 }
 
 #[derive(Debug, Args)]

@@ -22,6 +22,14 @@ impl CommandLocks {
         }
     }
 
+    /// Takes out the first lease. The others are released.
+    pub(crate) fn into_first(self) -> Option<Lease> {
+        match self {
+            CommandLocks::One(lease) => Some(lease),
+            CommandLocks::Several(leases) => leases.into_leases().into_iter().next(),
+        }
+    }
+
     pub(crate) fn keep(&self) -> dlm::Result<()> {
         self.leases().iter().try_for_each(|lease| lease.keep(std::time::Duration::MAX))
     }

@@ -3,28 +3,32 @@
 use std::io::Read as _;
 use std::time::Duration;
 
-use dlm::{AcquireOptions, Deadline, Error, Fence, Holder, LeaseToken, Lock, LockManager, Moment};
+use dlm::{AcquireOptions, Deadline, Error, Fence, Holder, LeaseToken, LockManager, Moment};
 use serde_json::json;
 
 use crate::cli::args::{self, Global, TermArgs};
 use crate::cli::exit::{CommandFailure, CommandOutcome};
 use crate::cli::held::CommandLocks;
 use crate::cli::signals::{ENDING, NOT_USED, Signals};
-use crate::cli::{open, output, waiting};
+use crate::cli::target::CommandTarget;
+use crate::cli::{around, open, output};
 
 /// Limit for a lease line. It has some hundred bytes, and 5 KiB with the longest names.
 const LEASE_LINE_MAX: u64 = 64 << 10;
 
-/// Acquires all these locks as `options` and `terms` say. A signal ends the wait.
+/// Acquires what is target as `options` and `terms` say. A signal ends the wait.
 pub(crate) fn take(
     manager: &LockManager,
-    locks: &[Lock],
+    target: &CommandTarget,
     options: AcquireOptions,
     terms: &TermArgs,
     signals: &Signals,
 ) -> Result<CommandLocks, CommandFailure> {
     let waits = terms.wait.map(Deadline::after);
     open::reach(manager, terms.wait)?;
+    if let Some(why) = target.held_around(&manager.store(), &around::all())? {
+        return Err(CommandFailure::new(terms.unavailable_status, why));
+    }
     // The first contact was a part of the wait.
     let wait = match terms.wait {
         _ if terms.no_wait => Some(Duration::ZERO),
@@ -33,11 +37,8 @@ pub(crate) fn take(
     };
     let options = wait.map_or(options.clone(), |wait| options.wait(wait));
     let options = options.cancel(&signals.cancel);
-    let note = if terms.no_wait { None } else { waiting::for_locks(locks, wait) };
-    let taken = match locks {
-        [lock] => lock.acquire_with(&options).map(CommandLocks::One),
-        locks => manager.acquire_all(&locks.iter().collect::<Vec<_>>(), &options).map(CommandLocks::Several),
-    };
+    let note = if terms.no_wait { None } else { target.note(wait) };
+    let taken = target.acquire(manager, &options);
     drop(note);
     // A signal may arrive after the lock was granted. It ends the command all the same.
     match (taken, signals.ending()) {
@@ -87,18 +88,20 @@ fn is_around(holder: &Holder) -> bool {
 pub(crate) fn acquire(global: &Global, args: &args::AcquireArgs) -> CommandOutcome {
     output::refuse_closed()?;
     let manager = open::manager(global, Some(&args.terms), "acquire, its lease handed on")?;
-    let lock = open::own_lock(&manager, global, args.terms.level, &args.name)?;
+    let target = CommandTarget::of(&manager, global, args.terms.level, &[&args.name], &args.how)?;
     let signals = Signals::catch(&ENDING)?;
     let began = Moment::now();
-    let held = take(&manager, &[lock], AcquireOptions::new(), &args.terms, &signals)?;
+    let held = take(&manager, &target, AcquireOptions::new(), &args.terms, &signals)?;
     let waited = Moment::now().since(began);
-    let CommandLocks::One(lease) = held else {
-        return Err(CommandFailure::internal("one lock was asked for, and several were granted"));
+    let Some(lease) = held.into_first() else {
+        return Err(CommandFailure::internal("a lock was asked for, and none was granted"));
     };
+    let permit = lease.permit();
     let token = lease.into_token()?;
     let text = if global.json {
         let mut object = as_json(&token);
         object["waited_ms"] = json!(u64::try_from(waited.as_millis()).unwrap_or(u64::MAX));
+        object["permit"] = json!(permit);
         output::json(object)
     } else {
         token.to_string()
@@ -154,6 +157,7 @@ fn as_json(token: &LeaseToken) -> serde_json::Value {
     json!({
         "lock": token.name().key(),
         "lease": token.to_string(),
+        "mode": token.mode().name(),
         "fence": token.fence().map(|Fence(number)| number.to_string()),
         "deadline_ms": token.ends_ms(),
     })

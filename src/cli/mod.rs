@@ -17,9 +17,12 @@
 //! logger    the library's warnings           elect     who leads, a command of the leader
 //! narrator  events, for -v               waiting   what is waited for, on a terminal
 //! held      the locks of a command       shell_files  manual pages, completions
+//! target    what a command acquires      around    what the commands around this one hold
+//! semaphore shows and resizes one
 //! ```
 
 mod args;
+mod around;
 mod break_lock;
 mod demo;
 mod doctor;
@@ -41,9 +44,11 @@ mod output;
 mod process;
 mod report;
 mod run;
+mod semaphore;
 mod shell_files;
 mod show;
 mod signals;
+mod target;
 mod top;
 mod waiting;
 
@@ -93,6 +98,7 @@ fn dispatch(cli: &Cli) -> CommandOutcome {
         Verb::History(history) => history::history(global, history),
         Verb::Why(why) => history::why(global, why),
         Verb::Top(top) => top::top(global, top),
+        Verb::Semaphore(args) => semaphore::semaphore(global, args),
         Verb::Latch(action) => latch::latch(global, action),
         Verb::Doctor(doctor) => doctor::doctor(global, doctor),
         Verb::Init(init) => show::init(global, init),

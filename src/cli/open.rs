@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use dlm::{Builder, Level, Lock, LockManager, LockName};
+use dlm::{Builder, Level, Lock, LockManager, LockName, Semaphore};
 
 use crate::cli::args::{Global, LockArg, Reach, TermArgs};
 use crate::cli::exit::CommandFailure;
@@ -136,13 +136,32 @@ pub(crate) fn own_lock(
     name: &str,
 ) -> Result<Lock, CommandFailure> {
     if names::full_name(name).is_some_and(|full| names::own_id(manager, &full).is_none()) {
-        return Err(CommandFailure::usage(format!(
-            "{} is the full name of a lock of another client or farm: name them with --client and --farm, and the \
-             lock by its id",
-            names::shown(name)
-        )));
+        return Err(of_others("lock", name));
     }
     unreached(manager, global, level, name)
+}
+
+fn of_others(what: &str, name: &str) -> CommandFailure {
+    CommandFailure::usage(format!(
+        "{} is the full name of a {what} of another client or farm: name them with --client and --farm, and the \
+         {what} by its id",
+        names::shown(name)
+    ))
+}
+
+/// Returns the semaphore `name` with so many permits. No I/O. A full name must be one of this client and farm.
+pub(crate) fn own_semaphore(
+    manager: &LockManager,
+    global: &Global,
+    level: Reach,
+    name: &str,
+    permits: u16,
+) -> Result<Semaphore, CommandFailure> {
+    let (id, level) = match names::full_name(name) {
+        None => (name.to_owned(), lock_level(global, level)?),
+        Some(full) => names::own_id(manager, &full).ok_or_else(|| of_others("semaphore", name))?,
+    };
+    Ok(manager.semaphore(&id, level, permits)?)
 }
 
 /// Returns the lock with this name or full name, once the store answers.

@@ -21,9 +21,10 @@ use crate::cli::args::{Global, RunArgs};
 use crate::cli::exit::{CommandFailure, CommandOutcome, LOST};
 use crate::cli::held::CommandLocks;
 use crate::cli::lease::take;
-use crate::cli::open;
 use crate::cli::process::Command;
 use crate::cli::signals::{ReceivedSignal, Signals};
+use crate::cli::target::CommandTarget;
+use crate::cli::{around, open};
 
 pub(crate) const CAUGHT: [i32; 7] = [SIGTERM, SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD];
 
@@ -50,13 +51,13 @@ const RELEASE_PAUSE: Duration = Duration::from_millis(500);
 pub(crate) fn run(global: &Global, args: &RunArgs) -> CommandOutcome {
     let manager = open::manager(global, Some(&args.terms), &format!("run {}", program_name(&args.command)))?;
     let names: Vec<&String> = args.name.iter().chain(&args.locks).collect();
-    let lock = |name: &&String| open::own_lock(&manager, global, args.terms.level, name);
-    let locks = names.iter().map(lock).collect::<Result<Vec<_>, _>>()?;
+    let target = CommandTarget::of(&manager, global, args.terms.level, &names, &args.how)?;
     let signals = Signals::catch(&CAUGHT)?;
     // Others must wait for the minimum, also if all processes here have died.
-    let options = options(&manager, !args.no_takeover && args.min_hold.is_none());
+    let takeover = !args.no_takeover && args.min_hold.is_none() && target.may_die_with_process();
+    let options = options(&manager, takeover);
     let options = args.min_hold.map_or(options.clone(), |time| options.min_hold(time));
-    let held = take(&manager, &locks, options, &args.terms, &signals)?;
+    let held = take(&manager, &target, options, &args.terms, &signals)?;
     let not_before = args.min_hold.map(|time| Moment::now().after(time));
     command(&manager, held, &names, &args.command, &signals, not_before).outcome
 }
@@ -92,7 +93,8 @@ pub(crate) fn command(
     };
     // The command and its descendants count as the holder too.
     let started = held.liveness_fds().map_err(CommandFailure::from);
-    let started = started.and_then(|inherited| Command::start(command, &variables(names, &held), &inherited));
+    let started =
+        started.and_then(|inherited| Command::start(command, &variables(manager, names, &held), &inherited));
     let command = match started {
         Ok(command) => command,
         Err(failure) => return failed(failure),
@@ -122,14 +124,14 @@ pub(crate) fn program_name(command: &[OsString]) -> String {
 }
 
 /// Returns environment variables for the command. The first lock has the names without a number.
-fn variables(names: &[&String], held: &CommandLocks) -> Vec<(String, Option<String>)> {
+fn variables(manager: &LockManager, names: &[&String], held: &CommandLocks) -> Vec<(String, Option<String>)> {
     let left = u64::try_from(held.first_to_end().remaining().as_millis()).unwrap_or(u64::MAX);
     // Those of a `dlm run` around this one, which may have held more locks or fences.
     let around = std::env::vars_os().filter_map(|(key, _)| key.into_string().ok());
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let of_locks = |key: &String| {
         let number = key.strip_prefix("DLM_LOCK_").or_else(|| key.strip_prefix("DLM_FENCE_"));
-        key == "DLM_FENCE" || number.is_some_and(is_number)
+        ["DLM_FENCE", "DLM_PERMIT"].contains(&key.as_str()) || number.is_some_and(is_number)
     };
     let mut all: Vec<_> = around.filter(of_locks).map(|key| (key, None)).collect();
     for (number, (name, lease)) in (1..).zip(names.iter().zip(held.leases())) {
@@ -138,7 +140,12 @@ fn variables(names: &[&String], held: &CommandLocks) -> Vec<(String, Option<Stri
         if let Some(Fence(fence)) = lease.fence() {
             all.push((format!("DLM_FENCE{suffix}"), Some(fence.to_string())));
         }
+        if let Some(permit) = lease.permit() {
+            all.push(("DLM_PERMIT".into(), Some(permit.to_string())));
+        }
     }
+    let locks = held.leases().iter().map(|lease| lease.name());
+    all.push((around::VARIABLE.into(), Some(around::with(manager, locks))));
     all.push(("DLM_DEADLINE_MS".into(), Some(open::wall_ms().saturating_add(left).to_string())));
     all
 }

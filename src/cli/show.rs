@@ -14,8 +14,10 @@ use crate::cli::{names, open, output};
 pub(crate) fn show(global: &Global, args: &args::Show) -> CommandOutcome {
     let manager = open::manager(global, None, "show")?;
     let lock = open::named_lock(&manager, global, &args.lock)?;
-    let found = lock.inspect()?;
+    let mut found = lock.inspect()?;
     let holders = all_holders(&lock, found.holder.as_ref())?;
+    // One of several is described in full only among all.
+    found.holder = holders.first().cloned();
     output::show(&if global.json {
         output::json(as_json(lock.name(), &found, &holders))
     } else {
@@ -87,7 +89,8 @@ fn as_text(name: &LockName, found: &Inspection, holders: &[Holder]) -> String {
         Some(holder) => {
             rows.push(("state", "held".into()));
             if holder.mode != Mode::Exclusive {
-                rows.push(("mode", holder.mode.name().into()));
+                let permit = holder.permit.map(|permit| format!(" {permit}")).unwrap_or_default();
+                rows.push(("mode", format!("{}{permit}", holder.mode)));
             }
             let identity = holder.identity.as_ref().map(ToString::to_string);
             rows.push(("by", identity.unwrap_or_else(|| "a client that does not identify itself".into())));
@@ -127,6 +130,7 @@ pub(crate) fn holder_json(holder: &Holder) -> serde_json::Value {
         "pid": identity.map(|identity| identity.pid),
         "purpose": identity.map(|identity| &identity.purpose),
         "mode": holder.mode.name(),
+        "permit": holder.permit,
         "since_ms": holder.since.map(since_ms),
         "remaining_ms": holder.remaining.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
     })

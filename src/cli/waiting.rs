@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dlm::store::Identity;
-use dlm::{Holder, Latch, Lock, Moment};
+use dlm::{Holder, Latch, Lock, Moment, Semaphore};
 
 use crate::cli::late_line::LateLine;
 use crate::cli::ls::held_by;
@@ -29,6 +29,18 @@ pub(crate) fn for_locks(locks: &[Lock], wait: Option<Duration>) -> Option<LateLi
             (None, None) => return limit(wait, began),
         };
         format!("waiting for lock {}: {what}; {}", lock.name(), limit(wait, began))
+    })
+}
+
+/// Of a wait for a permit of a semaphore.
+pub(crate) fn for_permit(semaphore: Semaphore, wait: Option<Duration>) -> Option<LateLine> {
+    let began = Moment::now();
+    LateLine::after(AFTER, move || {
+        let what = match semaphore.holders() {
+            Ok(holders) => format!("{} of {} are held", holders.len(), semaphore.permits()),
+            Err(error) => error.chain(),
+        };
+        format!("waiting for a permit of semaphore {}: {what}; {}", semaphore.name(), limit(wait, began))
     })
 }
 

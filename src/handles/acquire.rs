@@ -284,7 +284,9 @@ impl AcquireTerms {
         let is_of_readers = matches!(mode, Mode::Shared | Mode::Update);
         let joins_together = is_of_readers && session.modes(mode)?.joins_together();
         how.check_nested(name, mode)?;
-        let dies_with_process = how.dies_with_process || settings.dies_with_process;
+        // The manager's option is for the locks that can have it.
+        let by_default = settings.dies_with_process && mode == Mode::Exclusive;
+        let dies_with_process = how.dies_with_process || by_default;
         if dies_with_process {
             if mode != Mode::Exclusive {
                 let allowed = format!("for an exclusive lock, and not for one in mode {mode}");

@@ -13,6 +13,7 @@ use crate::handles::lease::Lease;
 use crate::lease::held_lock::HeldLock;
 use crate::lease::leases::{ConvertAnswer, ModeChange};
 use crate::names::mode::Mode;
+use crate::runtime::cancel::CancelToken;
 use crate::runtime::time::{Deadline, Moment};
 use crate::session::Session;
 use crate::store::IntentId;
@@ -45,8 +46,8 @@ impl Lease {
     /// * [`Code::LeaseLost`]: the lease is over.
     /// * [`Code::InDoubt`]: the store did not say in time whether it made the change. The lease is over, and the library
     ///   releases what is left of it in the background.
-    /// * [`Code::InvalidArgument`]: the lease has this mode already, or another thread changes it.
-    ///   [`Code::UnsupportedConversion`]: the mode has more rights.
+    /// * [`Code::InvalidArgument`]: the lease has this mode already, it is to become exclusive, it is that of a permit, or another
+    ///   thread changes it. [`Code::UnsupportedConversion`]: more rights than those of a reader.
     /// * [`Code::InternalError`]: the new lease cannot be kept alive, because no thread can be started. The lock is released.
     /// * After any other error the lease is as it was. [`Code::Closed`], [`Code::Forked`].
     pub fn downgrade(&self, to: Mode) -> Result<Lease> {
@@ -78,9 +79,21 @@ impl Lease {
     /// * [`Code::InvalidArgument`]: the lease is exclusive already.
     /// * All others of [`downgrade`](Lease::downgrade).
     pub fn upgrade(&self, wait: Duration) -> Result<Lease> {
+        self.upgrade_unless(wait, None)
+    }
+
+    /// Like [`upgrade`](Lease::upgrade), with a token by which another thread can end the wait.
+    ///
+    /// # Errors
+    /// Those of `upgrade`, and [`Code::Cancelled`]: the lease is as it was.
+    pub fn upgrade_with(&self, wait: Duration, cancel: &CancelToken) -> Result<Lease> {
+        self.upgrade_unless(wait, Some(cancel))
+    }
+
+    fn upgrade_unless(&self, wait: Duration, cancel: Option<&CancelToken>) -> Result<Lease> {
         self.session.usable()?;
         let began = Moment::now();
-        let change = upgrade(&self.session, &self.lock, wait).inspect_err(|error| {
+        let change = upgrade(&self.session, &self.lock, wait, cancel).inspect_err(|error| {
             let waited = if wait.is_zero() { Duration::ZERO } else { Moment::now().since(began) };
             self.not_changed(Mode::Exclusive, error.code(), waited);
         })?;
@@ -119,7 +132,12 @@ fn ask(
 }
 
 /// Asks the store until the readers have left or the wait is over. Blocks this thread.
-fn upgrade(session: &Arc<Session>, lock: &Arc<HeldLock>, wait: Duration) -> Result<ModeChange> {
+fn upgrade(
+    session: &Arc<Session>,
+    lock: &Arc<HeldLock>,
+    wait: Duration,
+    cancel: Option<&CancelToken>,
+) -> Result<ModeChange> {
     let (began, name) = (Moment::now(), lock.name());
     let by = Deadline::at(began.after(wait));
     let mut waits = ModeWait::since(began);
@@ -129,7 +147,7 @@ fn upgrade(session: &Arc<Session>, lock: &Arc<HeldLock>, wait: Duration) -> Resu
         mode: Mode::Exclusive,
         is_within: true,
         joins_together: false,
-        cancel: None,
+        cancel,
         // Only this lease is concerned.
         speaks_for_all: false,
     };

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::fmt;
+use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -10,7 +11,7 @@ use crate::handles::acquire::{self, AcquireTerms};
 use crate::handles::acquire_options::AcquireOptions;
 use crate::handles::break_holder::Inspected;
 use crate::handles::lease::Lease;
-use crate::handles::pending::Pending;
+use crate::handles::pending::{Pending, PendingWork};
 use crate::names::history_entry::HistoryEntry;
 use crate::names::holder::Holder;
 use crate::names::lock_name::{Level, LockName};
@@ -19,6 +20,7 @@ use crate::names::waiters::Waiters;
 use crate::runtime::time::Deadline;
 use crate::session::Session;
 use crate::store::{HistoryOf, Inspection, LockHold};
+use crate::wait::local_queues::Ask;
 
 /// A lock: a name and a level. Making this handle does no I/O, and any number of threads may share it. Each
 /// acquisition is a separate [`Lease`]. Locks are not reentrant: a thread that holds a lock cannot acquire it
@@ -91,6 +93,12 @@ impl Lock {
     /// ```
     pub fn update(&self) -> Lock {
         Lock { mode: Mode::Update, ..self.clone() }
+    }
+
+    /// Returns a handle of the same lock that acquires it in this mode, which is one of [`Mode::OF_LOCKS`].
+    #[cfg(feature = "capi")]
+    pub(crate) fn in_mode(&self, mode: Mode) -> Lock {
+        Lock { mode, ..self.clone() }
     }
 
     /// Tries once to acquire the lock, with the manager's default TTL (90 s). Blocks for one call to the store
@@ -202,13 +210,22 @@ impl Lock {
     /// and for the store time-out at least, it returns
     /// [`Code::RetriesExhausted`](crate::Code::RetriesExhausted).
     pub fn start(&self, how: &AcquireOptions) -> Result<Pending> {
-        Pending::start(&self.session, &self.name, self.terms(how)?)
+        Pending::start(&self.session, &self.name, self.terms(how)?, self.pending_work())
     }
 
     /// See [`Pending::start_here`].
     #[cfg(feature = "capi")]
     pub(crate) fn start_here(&self, how: &AcquireOptions) -> Result<(Pending, bool)> {
-        Pending::start_here(&self.session, &self.name, self.terms(how)?)
+        Pending::start_here(&self.session, &self.name, self.terms(how)?, self.pending_work())
+    }
+
+    fn pending_work(&self) -> PendingWork<Lease> {
+        let (session, name) = (Arc::clone(&self.session), self.name.clone());
+        let ask = move |how: Ask, terms: &AcquireTerms| {
+            // Not together with others: many that wait for a thread are read together before.
+            acquire::ask(&session, &name, how, terms, || acquire::holder(&session, &name))
+        };
+        PendingWork { ask: Box::new(ask), leases: slice::from_ref }
     }
 
     /// Returns the holder of the lock and the last fence granted. Blocks for one or two reads of the store.
@@ -317,16 +334,12 @@ impl Lock {
         history.entries(HistoryOf::Lock(&self.name), since_ms, most, by)
     }
 
-    /// Makes the lease of a token of this lock. No I/O. See [`LockManager::adopt`](crate::LockManager::adopt).
+    /// Makes the lease of a token of this lock, in whatever mode. No I/O. See [`LockManager::adopt`](crate::LockManager::adopt).
     #[cfg(feature = "capi")]
     pub(crate) fn adopt(&self, token: crate::LeaseToken) -> Result<Lease> {
         if *token.name() != self.name {
             let allowed = format!("a token of the lock {}", self.name);
             return Err(Error::invalid("lease of the lock", token.name().to_string(), allowed));
-        }
-        if token.mode() != self.mode {
-            let allowed = format!("a token of a lease in mode {}", self.mode);
-            return Err(Error::invalid("lease in mode", token.mode().name(), allowed));
         }
         Lease::adopt(&self.session, token)
     }

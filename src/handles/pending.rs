@@ -4,7 +4,6 @@ use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,33 +23,45 @@ use crate::wait::asking::{AskKind, Inquiry, InquiryNumber, NextStep, Served};
 use crate::wait::completions::{CompletionKind, Completions};
 use crate::wait::local_queues::{Answer, Ask, Ended, LocalQueues, QueueStep, QueueTicket, Terms};
 
-/// An acquisition under way, from [`Lock::start`](crate::Lock::start). It waits in the same queue as the threads that block in
-/// [`Lock::acquire`](crate::Lock::acquire), in the order of arrival, and costs no thread.
+/// An acquisition under way, from [`Lock::start`](crate::Lock::start) or [`Semaphore::start`](crate::Semaphore::start). It waits in
+/// the same queue as the threads that block in [`Lock::acquire`](crate::Lock::acquire), in the order of arrival, and costs no
+/// thread. `T` is what it acquires: a [`Lease`], or a [`LeaseSet`](crate::LeaseSet) of permits.
 ///
-/// No method blocks, except that dropping a pending with a granted lease releases that lease. Several threads may use a
+/// No method blocks, except that dropping a pending with granted leases releases them. Several threads may use a
 /// pending; one of them takes the result.
 ///
 /// | state | `take` | ends by |
 /// |---|---|---|
 /// | waiting | `Ok(None)` | a grant, the end of the wait, an error of the store, cancellation, closing the manager |
-/// | finished | the lease or the error | `take` |
+/// | finished | what was acquired, or the error | `take` |
 /// | taken | [`Code::InvalidArgument`](crate::Code::InvalidArgument) | - |
 ///
 /// Dropping a pending cancels it. A request to the store that is under way then goes on. If it acquires the lock, the
 /// library releases the lock.
 #[must_use = "dropping the pending cancels it"]
-pub struct Pending {
-    shared: Arc<PendingShared>,
+pub struct Pending<T: Send + 'static = Lease> {
+    shared: Arc<PendingShared<T>>,
 }
 
-struct PendingShared {
+/// What a pending acquires.
+pub(crate) struct PendingWork<T> {
+    /// Sends one request to the store.
+    pub(crate) ask: Box<AskFor<T>>,
+    /// Returns the leases in what was acquired.
+    pub(crate) leases: fn(&T) -> &[Lease],
+}
+
+type AskFor<T> = dyn Fn(Ask, &AcquireTerms) -> Result<Answer<T>> + Send + Sync;
+
+struct PendingShared<T> {
     session: Arc<Session>,
     name: LockName,
     terms: AcquireTerms,
+    work: PendingWork<T>,
     /// Number among the inquiries of the manager.
     number: InquiryNumber,
     state: Mutex<PendingState>,
-    result: ResultSlot<Lease>,
+    result: ResultSlot<T>,
 }
 
 struct PendingState {
@@ -90,10 +101,15 @@ enum FirstAsk {
     Caller,
 }
 
-impl Pending {
+impl<T: Send + 'static> Pending<T> {
     /// See [`Lock::start`](crate::Lock::start).
-    pub(crate) fn start(session: &Arc<Session>, name: &LockName, terms: AcquireTerms) -> Result<Pending> {
-        Pending::begin(session, name, terms, FirstAsk::Library).map(|(pending, _)| pending)
+    pub(crate) fn start(
+        session: &Arc<Session>,
+        name: &LockName,
+        terms: AcquireTerms,
+        work: PendingWork<T>,
+    ) -> Result<Pending<T>> {
+        Pending::begin(session, name, terms, work, FirstAsk::Library).map(|(pending, _)| pending)
     }
 
     /// Starts an acquisition. If it returns `true`, it is this waiter's turn, and the caller should call
@@ -104,16 +120,18 @@ impl Pending {
         session: &Arc<Session>,
         name: &LockName,
         terms: AcquireTerms,
-    ) -> Result<(Pending, bool)> {
-        Pending::begin(session, name, terms, FirstAsk::Caller)
+        work: PendingWork<T>,
+    ) -> Result<(Pending<T>, bool)> {
+        Pending::begin(session, name, terms, work, FirstAsk::Caller)
     }
 
     fn begin(
         session: &Arc<Session>,
         name: &LockName,
         terms: AcquireTerms,
+        work: PendingWork<T>,
         first_ask: FirstAsk,
-    ) -> Result<(Pending, bool)> {
+    ) -> Result<(Pending<T>, bool)> {
         session.usable()?;
         let number = session.askers.number();
         let askers = Arc::downgrade(&session.askers);
@@ -139,7 +157,7 @@ impl Pending {
         };
         let (session, name) = (Arc::clone(session), name.clone());
         let (state, result) = (Mutex::new(state), ResultSlot::open("pending acquisition of"));
-        let shared = Arc::new(PendingShared { session, name, terms, number, state, result });
+        let shared = Arc::new(PendingShared { session, name, terms, work, number, state, result });
         let pending = Pending { shared };
         if let Some(token) = cancel {
             pending.shared.register(&token);
@@ -176,18 +194,18 @@ impl Pending {
         Ok(())
     }
 
-    /// Returns the lease or the error once the pending has finished, and `Ok(None)` before that. Never blocks.
+    /// Returns what was acquired, or the error, once the pending has finished, and `Ok(None)` before that. Never blocks.
     ///
     /// # Errors
     /// * Those of [`Lock::acquire_with`](crate::Lock::acquire_with), of which the grant, the error or the end of the wait was the result.
     /// * [`Code::InvalidArgument`](crate::Code::InvalidArgument) if the result was taken before; [`Code::Closed`](crate::Code::Closed) if the manager was closed since;
     ///   [`Code::Forked`](crate::Code::Forked).
-    pub fn take(&self) -> Result<Option<Lease>> {
+    pub fn take(&self) -> Result<Option<T>> {
         let session = &self.shared.session;
         session.not_forked()?;
-        let Some(lease) = self.shared.result.take(&self.shared.name)? else { return Ok(None) };
+        let Some(acquired) = self.shared.result.take(&self.shared.name)? else { return Ok(None) };
         session.usable()?;
-        Ok(Some(lease))
+        Ok(Some(acquired))
     }
 
     /// Cancels the acquisition: it finishes at once with [`Code::Cancelled`](crate::Code::Cancelled). A request to the store that is under way
@@ -236,7 +254,7 @@ impl Pending {
 }
 
 #[cfg(feature = "capi")]
-impl Pending {
+impl<T: Send + 'static> Pending<T> {
     /// Takes the tag of [`notify`](Pending::notify) out of its list, for good.
     pub(crate) fn stop_notifying(&self) {
         if self.shared.session.not_forked().is_ok() {
@@ -247,7 +265,7 @@ impl Pending {
     }
 }
 
-impl PendingShared {
+impl<T: Send + 'static> PendingShared<T> {
     fn terms(&self) -> Terms<'_> {
         self.terms.of_queue()
     }
@@ -322,7 +340,7 @@ impl PendingShared {
     }
 
     /// Sets the result, unless there is one, and leaves the queue.
-    fn finish(&self, mut state: MutexGuard<'_, PendingState>, result: Result<Lease>) {
+    fn finish(&self, mut state: MutexGuard<'_, PendingState>, result: Result<T>) {
         let Some(ticket) = state.ticket.take() else {
             drop(state);
             // A lease is released.
@@ -368,11 +386,7 @@ impl PendingShared {
     /// Sends one request to the store and handles its answer.
     fn send(&self, step: (Ask, u64)) -> Served {
         let (how, releases) = step;
-        let asked = catch_unwind(AssertUnwindSafe(|| {
-            // Not together with others: many that wait for a thread are read together before.
-            let look = || acquire::holder(&self.session, &self.name);
-            acquire::ask(&self.session, &self.name, how, &self.terms, look)
-        }));
+        let asked = catch_unwind(AssertUnwindSafe(|| (self.work.ask)(how, &self.terms)));
         let answer = asked.unwrap_or_else(|payload| {
             let what = format!("acquiring lock {} panicked: {}", self.name, panic_text(&*payload));
             log::error!("{what}");
@@ -380,14 +394,16 @@ impl PendingShared {
         });
         let served = Served::of(&answer);
         let kept = match &answer {
-            Ok(Answer::Got(lease)) => self.terms.settle(slice::from_ref(lease)),
+            Ok(Answer::Got(got)) => self.terms.settle((self.work.leases)(got)),
             Ok(Answer::Busy(_)) | Err(_) => Ok(()),
         };
-        if let (Ok(Answer::Got(lease)), Ok(())) = (&answer, &kept)
+        if let (Ok(Answer::Got(got)), Ok(())) = (&answer, &kept)
             && self.begin_to_tell()
         {
-            // First, because another thread may take the lease and release it.
-            lease.tell_acquired(|| self.terms.waited(), OpenSpans::default());
+            // First, because another thread may take the leases and release them.
+            for lease in (self.work.leases)(got) {
+                lease.tell_acquired(|| self.terms.waited(), OpenSpans::default());
+            }
         }
         let mut state = self.state.lock();
         state.is_asking = false;
@@ -399,14 +415,14 @@ impl PendingShared {
         };
         match answer {
             Ok(Answer::Busy(holder)) => ticket.refused(holder, &self.terms.of_queue(), releases),
-            Ok(Answer::Got(lease)) => {
+            Ok(Answer::Got(got)) => {
                 ticket.granted(&self.terms.of_queue());
                 match kept {
-                    Ok(()) => self.finish(state, Ok(lease)),
+                    Ok(()) => self.finish(state, Ok(got)),
                     Err(error) => {
                         self.finish(state, Err(error));
                         // Releases the lock.
-                        drop(lease);
+                        drop(got);
                     }
                 }
             }
@@ -419,7 +435,7 @@ impl PendingShared {
     }
 }
 
-impl Inquiry for PendingShared {
+impl<T: Send + 'static> Inquiry for PendingShared<T> {
     fn next_step(&self) -> NextStep {
         let state = self.state.lock();
         let Some(ticket) = &state.ticket else { return NextStep::Done };
@@ -510,7 +526,7 @@ impl PendingState {
     }
 }
 
-impl Drop for Pending {
+impl<T: Send + 'static> Drop for Pending<T> {
     fn drop(&mut self) {
         if self.shared.session.not_forked().is_err() {
             // In a forked child, where a thread that does not exist may hold the mutex.
@@ -529,7 +545,7 @@ impl Drop for Pending {
     }
 }
 
-impl fmt::Debug for Pending {
+impl<T: Send + 'static> fmt::Debug for Pending<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pending").field("name", &self.shared.name).finish_non_exhaustive()
     }

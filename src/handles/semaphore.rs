@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::handles::acquire::{self, AcquireTerms, leased};
 use crate::handles::acquire_options::AcquireOptions;
-use crate::handles::lease::Lease;
 use crate::handles::lease_set::LeaseSet;
+use crate::handles::pending::{Pending, PendingWork};
 use crate::lease::freeing::LockDoubt;
 use crate::lease::held_lock::{HeldLock, LeaseTerms, Leftover};
 use crate::names::holder::Holder;
@@ -19,13 +19,13 @@ use crate::session::Session;
 use crate::store::{
     AcquiredPermits, Attempt, LockHold, PermitGrant, PermitTerms, SemaphoreState, checked_size,
 };
-use crate::wait::local_queues::Answer;
+use crate::wait::local_queues::{Answer, Ask};
 
 /// A semaphore: a name, a level, and a number of permits. Making this handle does no I/O, and any number of threads may share it.
 ///
 /// At most as many permits are held at one time as the semaphore has. Each permit has a number, from 0 on, and is held by one
-/// [`Lease`] at a time, with a TTL, a fence and a loss of its own: see [`Lease::permit`] and [`LeaseSet`]. A permit whose process
-/// has died is free when its TTL ends.
+/// [`Lease`](crate::Lease) at a time, with a TTL, a fence and a loss of its own: see [`LeaseSet`]. A permit whose process has died
+/// is free when its TTL ends.
 ///
 /// **Fences.** The fences of one permit rise, so a receiver can refuse what an earlier holder of the same permit sends late. Fences
 /// of different permits say nothing about each other. So a receiver keeps one highest fence for each permit, such as one
@@ -67,15 +67,14 @@ impl Semaphore {
     ///   store knows the semaphore with another number of permits: see [`resize`](Semaphore::resize).
     /// * All others of [`Lock::try_acquire`](crate::Lock::try_acquire).
     pub fn try_acquire(&self, count: u16) -> Result<LeaseSet> {
-        let (wanted, terms) = self.terms(count, &AcquireOptions::new())?;
-        let leases = acquire::once_with(
-            &self.session,
-            &self.name,
-            &terms,
-            || self.ask(wanted, &terms),
-            Vec::as_slice,
-        )?;
-        Ok(LeaseSet::of_permits(leases))
+        self.try_acquire_with(count, &AcquireOptions::new())
+    }
+
+    /// See [`try_acquire`](Semaphore::try_acquire). The options must not have a wait.
+    pub(crate) fn try_acquire_with(&self, count: u16, how: &AcquireOptions) -> Result<LeaseSet> {
+        let (wanted, terms) = self.terms(count, how)?;
+        let ask = || self.ask(wanted, &terms);
+        acquire::once_with(&self.session, &self.name, &terms, ask, LeaseSet::leases)
     }
 
     /// Acquires so many permits, all or none, waiting for them if necessary, with the manager's defaults (TTL 90 s, wait 90 s).
@@ -109,27 +108,57 @@ impl Semaphore {
     /// mode, an outer lease, and a lease that dies with its process. [`Code::Cancelled`](crate::Code::Cancelled).
     pub fn acquire_with(&self, count: u16, how: &AcquireOptions) -> Result<LeaseSet> {
         let (wanted, terms) = self.terms(count, how)?;
-        let leases = acquire::wait_with(
-            &self.session,
-            &self.name,
-            &terms,
-            |_| self.ask(wanted, &terms),
-            Vec::as_slice,
-        )?;
-        Ok(LeaseSet::of_permits(leases))
+        let ask = |_| self.ask(wanted, &terms);
+        acquire::wait_with(&self.session, &self.name, &terms, ask, LeaseSet::leases)
     }
 
-    /// Returns how many permits are free: a hint, because others may take them meanwhile. Blocks for one or two reads of the store.
+    /// Starts to acquire so many permits, all or none, and returns at once. See [`Lock::start`](crate::Lock::start).
+    ///
+    /// Never blocks, except that its first call starts a thread.
+    ///
+    /// # Errors
+    /// Those of `Lock::start`, and [`Code::InvalidArgument`](crate::Code::InvalidArgument) as for
+    /// [`acquire_with`](Semaphore::acquire_with). [`Pending::take`] returns all other errors.
+    pub fn start(&self, count: u16, how: &AcquireOptions) -> Result<Pending<LeaseSet>> {
+        let (wanted, terms) = self.terms(count, how)?;
+        Pending::start(&self.session, &self.name, terms, self.pending_work(wanted))
+    }
+
+    /// See [`Pending::start_here`].
+    #[cfg(feature = "capi")]
+    pub(crate) fn start_here(&self, count: u16, how: &AcquireOptions) -> Result<(Pending<LeaseSet>, bool)> {
+        let (wanted, terms) = self.terms(count, how)?;
+        Pending::start_here(&self.session, &self.name, terms, self.pending_work(wanted))
+    }
+
+    fn pending_work(&self, permits: PermitTerms) -> PendingWork<LeaseSet> {
+        let semaphore = self.clone();
+        let ask = move |_: Ask, terms: &AcquireTerms| semaphore.ask(permits, terms);
+        PendingWork { ask: Box::new(ask), leases: LeaseSet::leases }
+    }
+
+    /// Returns how many permits are free: a hint, because others may take them meanwhile. None is while one with a number above the
+    /// size is held: see [`resize`](Semaphore::resize). Blocks for one or two reads of the store.
     ///
     /// # Errors
     /// Those of [`Lock::inspect`](crate::Lock::inspect).
     pub fn available(&self) -> Result<u16> {
-        Ok(match self.read()? {
-            Some(SemaphoreState { permits, held }) => {
-                permits.saturating_sub(u16::try_from(held.len()).unwrap_or(u16::MAX))
-            }
-            None => self.permits,
-        })
+        let Some(SemaphoreState { permits, held }) = self.read()? else { return Ok(self.permits) };
+        let is_above =
+            |hold: &LockHold| hold.holder.permit.is_some_and(|permit| u16::from(permit) >= permits);
+        if held.iter().any(is_above) {
+            return Ok(0);
+        }
+        Ok(permits.saturating_sub(u16::try_from(held.len()).unwrap_or(u16::MAX)))
+    }
+
+    /// Returns the number of permits that the store knows, whatever that of this handle is. `None` if it knows no semaphore of this
+    /// name: see [`resize`](Semaphore::resize). Blocks for one or two reads of the store.
+    ///
+    /// # Errors
+    /// Those of [`Lock::inspect`](crate::Lock::inspect).
+    pub fn size(&self) -> Result<Option<u16>> {
+        Ok(self.read()?.map(|state| state.permits))
     }
 
     /// Returns who holds permits, each with [its number](Holder::permit), ordered by number. Blocks for one or two reads of the
@@ -182,7 +211,7 @@ impl Semaphore {
     }
 
     /// Sends one request to the store.
-    fn ask(&self, wanted: PermitTerms, terms: &AcquireTerms) -> Result<Answer<Vec<Lease>>> {
+    fn ask(&self, wanted: PermitTerms, terms: &AcquireTerms) -> Result<Answer<LeaseSet>> {
         let (session, name, ttl) = (&self.session, &self.name, terms.ttl);
         session.usable()?;
         // A grant that arrives after its lease has expired is useless.
@@ -207,7 +236,7 @@ impl Semaphore {
     }
 
     /// Makes the leases of permits that were granted. If one of them fails, all are released.
-    fn leases(&self, grants: Vec<PermitGrant>, ttl: Duration, asked: Duration) -> Result<Vec<Lease>> {
+    fn leases(&self, grants: Vec<PermitGrant>, ttl: Duration, asked: Duration) -> Result<LeaseSet> {
         // First all of them, so that the end of an earlier one forgets no later one.
         let held: Vec<_> = grants
             .into_iter()
@@ -219,7 +248,7 @@ impl Semaphore {
             })
             .collect();
         let leases: Vec<_> = held.into_iter().map(|lock| leased(&self.session, lock)).collect();
-        leases.into_iter().collect()
+        leases.into_iter().collect::<Result<_>>().map(LeaseSet::of_permits)
     }
 }
 

@@ -149,8 +149,10 @@ impl fmt::Display for Holder {
         if self.is_waiting {
             return f.write_str(", which waits for the lock, and for which new readers make way");
         }
-        if self.mode != Mode::Exclusive {
-            write!(f, " ({})", self.mode)?;
+        match (self.mode, self.permit) {
+            (Mode::Exclusive, _) => {}
+            (mode, Some(permit)) => write!(f, " ({mode} {permit})")?,
+            (mode, None) => write!(f, " ({mode})")?,
         }
         match self.remaining {
             Some(left) => write!(f, ", {:.1} s left", left.as_secs_f64()),

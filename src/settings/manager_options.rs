@@ -75,9 +75,9 @@ macro_rules! manager_options {
             history = "history": Time, "0s",
                 "how long the store keeps what happened to each lock; `0s` writes nothing",
                 checked_history;
-            /// Sets whether all leases of this manager die with this process: see
-            /// [`AcquireOptions::dies_with_process`](crate::AcquireOptions::dies_with_process). Default: `false`. For the embedded
-            /// store only.
+            /// Sets whether all exclusive leases of this manager die with this process: see
+            /// [`AcquireOptions::dies_with_process`](crate::AcquireOptions::dies_with_process). Others never do. Default: `false`.
+            /// For the embedded store only.
             dies_with_process = "dies_with_process": Flag, "false",
                 "`true`: others get the lock at once if the process dies (embedded)",
                 Ok;

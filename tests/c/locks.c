@@ -143,7 +143,7 @@ static void holds_renews_and_releases(const char *uri)
     OK(dlm_lock_inspect(same, &seen, sizeof seen, &error));
     CHECK(seen.is_held && seen.fence == fence && seen.pid == getpid() && strcmp(seen.purpose, "tour") == 0);
     CHECK(seen.left_ms > 0 && seen.start_ms > 0 && seen.host[0] != '\0');
-    EXPECT(DLM_INVALID_ARGUMENT, dlm_lock_inspect(same, &seen, sizeof seen - 1, &error));
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_lock_inspect(same, &seen, offsetof(struct dlm_inspection, mode) - 1, &error));
     CHECK(!seen.is_held && seen.host[0] == '\0');
 
     /* The list has this lock once, and its holder is broken only if it is the one that was seen. */
@@ -441,15 +441,23 @@ static void takes_options_by_their_size(const char *uri)
     grown.newer[1] = 1;
     refused_options(lock, &grown.known);
     {
-        const size_t sizes[] = {0, 1, sizeof how - 1, 4097, SIZE_MAX};
+        const size_t sizes[] = {0, 1, offsetof(struct dlm_acquire_options, nested_in) - 1, 4097, SIZE_MAX};
         for (i = 0; i < sizeof sizes / sizeof *sizes; i++) {
             how = by_default;
             how.size = sizes[i];
             refused_options(lock, &how);
         }
     }
+    /* A program of the first version has no last field. */
     how = by_default;
-    how.mode = 1;
+    how.size = offsetof(struct dlm_acquire_options, nested_in);
+    how.nested_in = (struct dlm_lease *)(void *)lock;
+    OK(dlm_lock_acquire(lock, &how, &lease, &error));
+    dlm_lease_free(lease);
+    how.size = sizeof how;
+    refused_options(lock, &how);
+    how = by_default;
+    how.mode = DLM_MODE_PERMIT;
     refused_options(lock, &how);
     how = by_default;
     how.reserved[2] = 1;

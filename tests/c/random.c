@@ -19,7 +19,7 @@ struct slot {
 
 static struct slot managers[SLOTS], locks[SLOTS], leases[SLOTS], cancels[SLOTS], options[SLOTS], ids[SLOTS],
     keys[SLOTS], latches[SLOTS], watches[SLOTS], names[SLOTS], pendings[SLOTS], completions[SLOTS],
-    sets[SLOTS], calls[SLOTS];
+    sets[SLOTS], calls[SLOTS], semaphores[SLOTS];
 static uint64_t state, told_stale, worked;
 static const char *store;
 static struct dlm_error *error;
@@ -398,6 +398,113 @@ static void use_set(void)
     }
 }
 
+/* Makes a lease of a call, or frees it if there is no room. */
+static void put_lease(struct dlm_lease *lease)
+{
+    if (lease != NULL && !full(leases))
+        put(leases, lease);
+    else
+        dlm_lease_free(lease);
+}
+
+/* Makes a call about the mode of a lock or a lease. */
+static void use_mode(void)
+{
+    struct slot *slot = any(leases);
+    struct dlm_lease *lease;
+    struct dlm_lock *lock;
+    enum dlm_status status;
+    int32_t mode = (int32_t)below(5) - 1;
+
+    switch (below(4)) {
+    case 0:
+        status = dlm_lease_downgrade(slot->handle, mode, &lease, &error);
+        put_lease(lease);
+        break;
+    case 1:
+        status = dlm_lease_upgrade(slot->handle, below(2) ? 0 : 1, NULL, &lease, &error);
+        put_lease(lease);
+        break;
+    case 2:
+        CHECK(slot->alive || (dlm_lease_mode(slot->handle) == 0 && dlm_lease_permit(slot->handle) == -1));
+        return;
+    default:
+        if (full(locks))
+            return;
+        slot = any(locks);
+        status = dlm_lock_in_mode(slot->handle, mode, &lock, &error);
+        if (status == DLM_OK)
+            put(locks, lock);
+    }
+    judge(slot, status);
+}
+
+/* Makes a call with a semaphore. */
+static void use_semaphore(void)
+{
+    struct slot *slot = any(semaphores);
+    struct dlm_lease *permits[3];
+    struct dlm_semaphore *other;
+    struct dlm_pending *started;
+    struct dlm_lock_list *list;
+    enum dlm_status status;
+    size_t count = (size_t)below(4), at;
+    int32_t number;
+    bool turn;
+
+    switch (below(8)) {
+    case 0:
+        if (full(semaphores))
+            return;
+        slot = any(managers);
+        status = dlm_manager_semaphore(slot->handle, any_name(), (int32_t)below(4), (int32_t)below(4), &other, &error);
+        if (status == DLM_OK)
+            put(semaphores, other);
+        break;
+    case 1:
+        status = dlm_semaphore_resize(slot->handle, (int32_t)below(4), &other, &error);
+        if (status == DLM_OK && !full(semaphores))
+            put(semaphores, other);
+        else
+            dlm_semaphore_free(other);
+        break;
+    case 2:
+        status = dlm_semaphore_available(slot->handle, &number, &error);
+        CHECK((number >= 0) == (status == DLM_OK));
+        break;
+    case 3:
+        status = dlm_semaphore_holders(slot->handle, &list, &error);
+        CHECK(dlm_lock_list_count(list) <= 3);
+        dlm_lock_list_free(list);
+        break;
+    case 4:
+        if (full(pendings))
+            return;
+        status = below(2) ? dlm_semaphore_acquire_start(slot->handle, count, any_how(DLM_DEFAULT, 0, 0, NULL), &started, &error)
+                          : dlm_semaphore_acquire_start_here(slot->handle, count, any_how(DLM_DEFAULT, 0, 0, NULL),
+                                                             &started, &turn, &error);
+        if (status == DLM_OK)
+            put(pendings, started);
+        break;
+    case 5:
+        slot = any(pendings);
+        status = dlm_pending_take_permits(slot->handle, permits, count, &error);
+        for (at = 0; at < count; at++)
+            put_lease(permits[at]);
+        break;
+    case 6:
+        CHECK((dlm_semaphore_permits(slot->handle) != 0) == slot->alive);
+        CHECK((dlm_semaphore_name(slot->handle)[0] != 0) == slot->alive);
+        return;
+    default:
+        status = below(2) ? dlm_semaphore_try_acquire(slot->handle, count, any_how(DLM_DEFAULT, 0, 0, NULL), permits, &error)
+                          : dlm_semaphore_acquire(slot->handle, count, any_how(DLM_DEFAULT, 0, 0, NULL), permits, &error);
+        for (at = 0; at < count; at++)
+            put_lease(permits[at]);
+    }
+    judge(slot, status);
+}
+
 /* Makes a call that describes an object or the store. */
 static void describe(void)
 {
@@ -492,7 +599,7 @@ static void use(void)
         return;
     case 4:
         slot = any(leases);
-        CHECK((dlm_lease_fence(slot->handle) != 0) == slot->alive);
+        CHECK((dlm_lease_fence(slot->handle) != 0 || dlm_lease_epoch(slot->handle) != 0) == slot->alive);
         CHECK(slot->alive || dlm_lease_state(slot->handle) == DLM_STATE_RELEASED);
         if (below(4))
             judge(slot, dlm_lease_keep(slot->handle, (int64_t)below(300) - 1, &error));
@@ -577,6 +684,7 @@ static void free_names(struct slot *slot) { dlm_texts_free(slot->handle); }
 static void free_pending(struct slot *slot) { dlm_pending_free(slot->handle); }
 static void free_call(struct slot *slot) { dlm_call_free(slot->handle); }
 static void free_set(struct slot *slot) { dlm_lease_set_free(slot->handle); }
+static void free_semaphore(struct slot *slot) { dlm_semaphore_free(slot->handle); }
 static void free_completions(struct slot *slot) { dlm_completions_free(slot->handle); }
 
 static const struct {
@@ -586,7 +694,7 @@ static const struct {
              {options, free_options}, {ids, free_ids},     {keys, free_keys},   {latches, free_latch},
              {watches, free_watch},   {names, free_names},
              {pendings, free_pending}, {completions, free_completions},
-             {sets, free_set}, {calls, free_call}};
+             {sets, free_set}, {calls, free_call}, {semaphores, free_semaphore}};
 
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
@@ -688,6 +796,7 @@ static void begin(void)
     struct dlm_manager *manager;
     struct dlm_lock *lock;
     struct dlm_latch *latch;
+    struct dlm_semaphore *semaphore;
     size_t k;
     for (k = 0; k < KINDS; k++)
         memset(kinds[k].slots, 0, SLOTS * sizeof(struct slot));
@@ -701,6 +810,8 @@ static void begin(void)
     CHECK(dlm_manager_latch(manager, "a", DLM_LEVEL_DC, DLM_LATCH_COUNT_UP_DOWN, DLM_DEFAULT, &latch, NULL) ==
           DLM_OK);
     put(latches, latch);
+    CHECK(dlm_manager_semaphore(manager, "s", DLM_LEVEL_XDC, 3, &semaphore, NULL) == DLM_OK);
+    put(semaphores, semaphore);
     put(cancels, dlm_cancel_new());
     put(ids, dlm_id_lock_new());
     put(keys, dlm_key_lock_new());
@@ -725,9 +836,15 @@ int main(int argc, char **argv)
             else if (what < 8)
                 use();
             else if (what < 9)
-                switch (below(3)) {
+                switch (below(5)) {
                 case 0:
                     use_pending();
+                    break;
+                case 3:
+                    use_mode();
+                    break;
+                case 4:
+                    use_semaphore();
                     break;
                 case 1:
                     use_set();

@@ -29,6 +29,7 @@ template <typename T> constexpr bool is_owner() {
            std::is_nothrow_move_assignable_v<T> && !std::is_copy_constructible_v<T> && !std::is_copy_assignable_v<T>;
 }
 static_assert(is_owner<dlm::Manager>() && is_owner<dlm::Lock>() && is_owner<dlm::Lease>());
+static_assert(is_owner<dlm::Semaphore>() && is_owner<dlm::Pending>());
 static_assert(is_owner<dlm::Latch>() && is_owner<dlm::Watch>());
 static_assert(is_owner<dlm::Cancel>() && is_owner<dlm::IdLock>() && is_owner<dlm::KeyLock>());
 static_assert(!std::is_copy_constructible_v<dlm::IdLock::Guard> && !std::is_copy_constructible_v<dlm::KeyLock::Guard>);
@@ -388,6 +389,50 @@ static void locks_by_id() {
     CHECK(refuses([&] { (void)keys.try_lock("a"); }, {"dlm_key_lock", "NULL"}));
 }
 
+static void modes(const std::string &uri) {
+    const dlm::Manager manager(uri, {{"client", "cpp-modes"}, {"retry", "20ms"}, {"ttl", "10m"}, {"timeout", "60s"}});
+    const dlm::Lock lock = manager.lock("prices", dlm::Level::xdc);
+    const dlm::Lock reading = lock.shared();
+    dlm::Lease one = reading.acquire().lease();
+    const dlm::Lease updating = lock.update().try_acquire().lease();
+    CHECK(one.mode() == dlm::Mode::shared && updating.mode() == dlm::Mode::update && !one.permit());
+    CHECK(one.epoch() == updating.epoch() && one.epoch() != 0);
+    CHECK(!lock.try_acquire() && lock.holders().size() == 2);
+    CHECK(!updating.upgrade(dlm::Wait(1ms)) && updating.is_held());
+    CHECK(status_of([&] { (void)one.upgrade(dlm::forever); }) == DLM_UNSUPPORTED_CONVERSION);
+    one.release();
+    const dlm::Lease writing = updating.upgrade(dlm::forever).lease();
+    CHECK(writing.guard() > one.epoch() && !updating.is_held());
+    CHECK(reading.acquire_for(dlm::use_default, dlm::Wait(1ms)).holder().find("is held") != std::string::npos);
+    const dlm::Lease after = writing.downgrade(dlm::Mode::shared);
+    CHECK(reading.acquire()->epoch() == after.epoch());
+    dlm_acquire_options nested = DLM_ACQUIRE_OPTIONS;
+    nested.mode = DLM_MODE_SHARED;
+    nested.nested_in = after.get();
+    CHECK(lock.acquire_with(nested)->mode() == dlm::Mode::shared);
+
+    const dlm::Semaphore licences = manager.semaphore("licences", dlm::Level::xdc, 3);
+    CHECK(licences.permits() == 3 && licences.name() == "XDC#cpp-modes#licences" && licences.available() == 3);
+    std::vector<dlm::Lease> two = licences.try_acquire(2).leases();
+    CHECK(two.size() == 2 && two[1].permit() == 1 && two[0].guard() > 0);
+    const dlm::Permits none = licences.acquire_for(2, dlm::use_default, dlm::Wait(1ms));
+    CHECK(!none && !none.why().empty() && status_of([&] { none.leases(); }) == DLM_LOCK_UNAVAILABLE);
+    for (std::size_t count : {std::size_t{0}, std::size_t{4}, std::size_t{1} << 40})
+        CHECK(status_of([&] { (void)licences.acquire(count); }) == DLM_INVALID_ARGUMENT);
+    const dlm::PendingPermits pending = licences.start(2);
+    CHECK(!pending.take());
+    two.pop_back();
+    {
+        pollfd polled{pending.fd(), POLLIN, 0};
+        CHECK(poll(&polled, 1, 60000) == 1);
+    }
+    const std::optional<dlm::Permits> taken = pending.take();
+    CHECK(taken && taken->leases().size() == 2 && taken->leases()[1].permit() == 2);
+    CHECK(licences.holders().size() == 3 && licences.holders()[2].permit == 2);
+    const dlm::Semaphore larger = licences.resize(4);
+    CHECK(larger.try_acquire(1) && status_of([&] { (void)licences.try_acquire(1); }) == DLM_INVALID_ARGUMENT);
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 2);
     CHECK(dlm::version() == DLM_VERSION);
@@ -396,6 +441,7 @@ int main(int argc, char **argv) {
     pendings(argv[1]);
     latches(argv[1]);
     terms(argv[1]);
+    modes(argv[1]);
     refusals(argv[1]);
     locks_by_id();
     CHECK(dlm_handles_open() == 0);

@@ -373,6 +373,7 @@ fn the_examples_do_what_they_say() {
     for (name, says) in [
         ("lock", "writing with fence "),
         ("latch", "all have arrived\n"),
+        ("licences", "licence 0 with fence "),
         ("id_lock", "the balances add up to 0\n"),
         ("poll_loop", "acquired\nworked with fence above 0\nreleased\n"),
         ("event_loop", "renewed\nrenewed\nrenewed\nLEASE_LOST\n"),

@@ -7,6 +7,7 @@ mod fleet;
 mod hbase;
 mod latch;
 mod lease;
+mod modes;
 mod moving;
 mod moving_java;
 mod names;
@@ -61,7 +62,8 @@ impl Shell {
     fn dlm(&self, args: &[&str]) -> Command {
         let mut command = Command::new("env");
         command.args(["--default-signal", env!("CARGO_BIN_EXE_dlm")]);
-        for variable in ["DLM_CLIENT", "DLM_FARM", "DLM_LOG", "DLM_LOCK", "DLM_FENCE", "NO_COLOR", "COLUMNS"]
+        for variable in
+            ["DLM_CLIENT", "DLM_FARM", "DLM_LOG", "DLM_LOCK", "DLM_FENCE", "DLM_HELD", "NO_COLOR", "COLUMNS"]
         {
             command.env_remove(variable);
         }

@@ -32,6 +32,7 @@ mod memory_waiting;
 mod metrics;
 #[cfg(feature = "metrics")]
 mod metrics_facade;
+mod modes_example;
 #[cfg(feature = "tracing")]
 mod tracing_spans;
 mod void_cases;
