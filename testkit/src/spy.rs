@@ -6,14 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlm::store::{
-    Acquired, Attempt, Conversion, Converted, HistoryStore, Inspection, Intent, IntentId, LatchListener,
-    LatchNote, LatchStore, ListCursor, LockHold, LockPage, LockQuery, LockStore, Mode, ModeStore, ModeTerms,
-    NewLatch, OwnerRecord, Promise, Released, Roster, Step, Stepped, StoreCounters,
+    Acquired, AcquiredPermits, Attempt, Conversion, Converted, HistoryStore, Inspection, Intent, IntentId,
+    LatchListener, LatchNote, LatchStore, ListCursor, LockHold, LockPage, LockQuery, LockStore, Mode,
+    ModeStore, ModeTerms, NewLatch, OwnerRecord, PermitTerms, Promise, Released, Roster, SemaphoreState,
+    SemaphoreStore, Step, Stepped, StoreCounters,
 };
 use dlm::{Deadline, Diagnostic, Holder, LatchName, Level, LockName, Moment, Result};
 use parking_lot::Mutex;
 
-/// A method of [`LockStore`], [`ModeStore`] or [`LatchStore`].
+/// A method of [`LockStore`], [`ModeStore`], [`SemaphoreStore`] or [`LatchStore`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Call {
     /// [`LockStore::initialize`].
@@ -44,6 +45,12 @@ pub enum Call {
     Announce,
     /// [`ModeStore::withdraw`].
     Withdraw,
+    /// [`SemaphoreStore::acquire_permits`], with how many.
+    AcquirePermits(u16),
+    /// [`SemaphoreStore::semaphore`].
+    Semaphore,
+    /// [`SemaphoreStore::resize`].
+    Resize,
     /// [`LatchStore::initialize_latches`].
     InitializeLatches,
     /// [`LatchStore::create_latch`].
@@ -230,6 +237,10 @@ impl LockStore for Spy {
         self.inner.modes().map(|_| self as &dyn ModeStore)
     }
 
+    fn semaphores(&self) -> Option<&dyn SemaphoreStore> {
+        self.inner.semaphores().map(|_| self as &dyn SemaphoreStore)
+    }
+
     fn latches(&self) -> Option<&dyn LatchStore> {
         self.inner.latches().map(|_| self as &dyn LatchStore)
     }
@@ -238,6 +249,31 @@ impl LockStore for Spy {
 impl Spy {
     fn pass_modes<T>(&self, call: Call, to: impl FnOnce(&dyn ModeStore) -> T) -> T {
         self.pass(call, |store| to(store.modes().expect("the store has modes")))
+    }
+
+    fn pass_semaphores<T>(&self, call: Call, to: impl FnOnce(&dyn SemaphoreStore) -> T) -> T {
+        self.pass(call, |store| to(store.semaphores().expect("the store keeps semaphores")))
+    }
+}
+
+impl SemaphoreStore for Spy {
+    fn acquire_permits(
+        &self,
+        attempt: Attempt<'_>,
+        terms: PermitTerms,
+        doubtful: &mut Vec<OwnerRecord>,
+    ) -> Result<AcquiredPermits> {
+        self.pass_semaphores(Call::AcquirePermits(terms.count), |store| {
+            store.acquire_permits(attempt, terms, doubtful)
+        })
+    }
+
+    fn semaphore(&self, name: &LockName, by: Deadline) -> Result<Option<SemaphoreState>> {
+        self.pass_semaphores(Call::Semaphore, |store| store.semaphore(name, by))
+    }
+
+    fn resize(&self, name: &LockName, permits: u16, by: Deadline) -> Result<Option<u16>> {
+        self.pass_semaphores(Call::Resize, |store| store.resize(name, permits, by))
     }
 }
 

@@ -155,6 +155,39 @@ fn locks_of_the_memory_store_in_all_modes_break_no_rule() {
     );
 }
 
+fn permit_history_of(store: &Arc<dyn LockStore>, seed: u64) -> History {
+    let resizes = seed.is_multiple_of(2);
+    let workload = LockWorkload { permits: 2, locks: 1, resizes, ..LockWorkload::new(seed) };
+    workload.run(store, &Receiver::new())
+}
+
+fn permit_history(seed: u64) -> History {
+    permit_history_of(&(Arc::new(MemoryStore::new()) as Arc<dyn LockStore>), seed)
+}
+
+#[test]
+fn semaphores_of_the_memory_store_break_no_rule() {
+    run_until_enough(
+        permit_history,
+        &[
+            (|operation| matches!(operation, Operation::AcquirePermit { .. }), 200),
+            (|operation| matches!(operation, Operation::Resize { .. }), 5),
+            (|operation| matches!(operation, Operation::Renew { .. }), 20),
+            (|operation| matches!(operation, Operation::Write { .. }), 50),
+        ],
+    );
+}
+
+#[cfg(feature = "embedded")]
+#[test]
+fn semaphores_of_the_embedded_store_break_no_rule() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = dlm::store::open(&format!("embedded:{}", directory.path().display())).unwrap();
+    for seed in 0..2 {
+        assert_clean(&permit_history_of(&store, seed));
+    }
+}
+
 #[test]
 fn a_quiet_lock_is_used_by_one_client_and_is_never_busy_unless_that_client_left_it() {
     // On a slow machine, some clients may not come to all their locks in a short time.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use dlm::Deadline;
 use dlm::store::{LockStore, MemoryStore, Mode};
-use dlm_testkit::contract::{Site, intents, modes};
+use dlm_testkit::contract::{Site, intents, modes, semaphores};
 use dlm_testkit::mutants::{LockMutant, LockMutation};
 use dlm_testkit::{Call, LONG, Spy};
 
@@ -78,6 +78,17 @@ fn a_spy_passes_on_every_call_about_modes_and_records_it() {
     ] {
         assert!(spy.calls_of(call) > 0, "{call:?}");
     }
+}
+
+/// The history of a workload does not show it, because its clients do not know who else changed the number.
+#[test]
+fn a_change_of_the_number_of_permits_that_is_ignored_is_found() {
+    let case = semaphores::a_semaphore_that_gets_smaller_grants_nothing_before_higher_permits_are_free;
+    is_found_by(LockMutation::IgnoresResize, case, "");
+    let case = semaphores::permits_have_numbers_and_are_granted_up_to_the_size;
+    is_found_by(LockMutation::PermitBeyondSize, case, "");
+    let case = semaphores::another_size_is_refused_and_names_that_in_the_store;
+    is_found_by(LockMutation::IgnoresSize, case, "");
 }
 
 #[test]

@@ -62,6 +62,50 @@ fn lock_mutant_breaks(mutation: LockMutation, rule: Rule) {
     });
 }
 
+fn permit_mutant_breaks(mutation: LockMutation, rule: Rule) {
+    must_break(rule, &format!("{mutation:?} of a semaphore"), |seed| {
+        let store: Arc<dyn LockStore> = Arc::new(LockMutant::new(Arc::new(MemoryStore::new()), mutation));
+        let workload = LockWorkload { lasts: LASTS, permits: 2, locks: 1, ..LockWorkload::new(seed) };
+        workload.run(&store, &Receiver::new())
+    });
+}
+
+#[test]
+fn a_permit_beyond_the_number_of_permits_is_found() {
+    permit_mutant_breaks(LockMutation::PermitBeyondSize, Rule::PermitNumbers);
+}
+
+#[test]
+fn a_permit_that_two_hold_is_found() {
+    permit_mutant_breaks(LockMutation::PermitHasTwoHolders, Rule::NoOverlap);
+}
+
+#[test]
+fn a_permit_that_is_lost_when_its_holder_dies_is_found() {
+    permit_mutant_breaks(LockMutation::PermitNeverEnds, Rule::NoPhantomHolder);
+}
+
+#[test]
+fn a_permit_whose_fence_does_not_rise_is_found() {
+    permit_mutant_breaks(LockMutation::PermitKeepsFence, Rule::UniqueFences);
+}
+
+#[test]
+fn a_number_of_permits_that_is_ignored_is_found() {
+    permit_mutant_breaks(LockMutation::IgnoresSize, Rule::PermitNumbers);
+}
+
+#[test]
+fn permits_that_end_early_and_leases_of_them_that_go_on_are_found() {
+    for (mutation, rule) in [
+        (LockMutation::RenewsLostLease, Rule::NoStaleRenewal),
+        (LockMutation::ReleaseAlwaysTrue, Rule::NoStaleRelease),
+        (LockMutation::LeaksRelease, Rule::NoPhantomHolder),
+    ] {
+        permit_mutant_breaks(mutation, rule);
+    }
+}
+
 #[test]
 fn a_lease_that_ends_early_is_found() {
     lock_mutant_breaks(LockMutation::ExpiresEarly, Rule::Exclusion);

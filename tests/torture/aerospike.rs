@@ -11,7 +11,7 @@ use dlm_testkit::workload::LockWorkload;
 use crate::hbase::DELAY_MAX;
 use crate::messages::Storm;
 use crate::round::{asked_seconds, torture};
-use crate::subject::{Least, Network, Subject};
+use crate::subject::{Least, Network, Subject, of_semaphores};
 
 pub(crate) const TTL: Duration = Duration::from_secs(1);
 /// How much longer than its TTL the server may keep a record.
@@ -80,6 +80,28 @@ fn torture_breaks_no_rule_on_aerospike_in_all_modes_if_locks_stay() {
     let tolerances = Tolerances { store_slack: Duration::from_millis(100), linger, ..Tolerances::default() };
     let least = Least { members: 20.0, conversions: 0.5, ..LEAST };
     working("aerospike-own-modes-linger", &place, &own, (workload, least), tolerances);
+}
+
+#[test]
+fn torture_breaks_no_rule_on_aerospike_with_semaphores() {
+    semaphores("aerospike-own-permits", false);
+}
+
+#[test]
+fn torture_breaks_no_rule_on_aerospike_while_semaphores_are_resized() {
+    semaphores("aerospike-own-resized", true);
+}
+
+fn semaphores(name: &'static str, resizes: bool) {
+    if asked_seconds().is_none() && left_to_the_long_run() {
+        return;
+    }
+    let Some(place) = aerospike_or_skip() else { return };
+    let own = |uri: String| format!("{}?layout=own", uri.replace("/tests", "/own-torture"));
+    let locks = LockWorkload { ttl: Duration::from_millis(400), ..workload() };
+    let workload = LockWorkload { resizes, ..of_semaphores(locks) };
+    let tolerances = Tolerances { store_slack: Duration::from_millis(100), ..Tolerances::default() };
+    working(name, &place, &own, (workload, Least { members: 20.0, ..LEAST }), tolerances);
 }
 
 /// With notices over UDP.

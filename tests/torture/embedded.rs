@@ -7,7 +7,7 @@ use dlm_testkit::workload::LockWorkload;
 use tempfile::TempDir;
 
 use crate::round::torture;
-use crate::subject::{Least, Subject};
+use crate::subject::{Least, Subject, of_semaphores};
 
 #[test]
 fn torture_breaks_no_rule_on_the_embedded_store() {
@@ -36,6 +36,27 @@ fn torture_breaks_no_rule_on_the_embedded_store_in_all_modes() {
         workload: LockWorkload { modes: true, ..usual.workload },
         short: 5,
         least: Least { members: 30.0, conversions: 1.0, ..usual.least },
+        ..usual
+    });
+}
+
+#[test]
+fn torture_breaks_no_rule_on_the_embedded_store_with_semaphores() {
+    semaphores("embedded-permits", false);
+}
+
+#[test]
+fn torture_breaks_no_rule_on_the_embedded_store_while_semaphores_are_resized() {
+    semaphores("embedded-resized", true);
+}
+
+fn semaphores(name: &'static str, resizes: bool) {
+    let directory = tempfile::tempdir().unwrap();
+    let usual = subject(name, &directory);
+    torture(&Subject {
+        workload: LockWorkload { resizes, ..of_semaphores(usual.workload) },
+        short: 5,
+        least: Least { members: 30.0, ..usual.least },
         ..usual
     });
 }

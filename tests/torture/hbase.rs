@@ -15,7 +15,7 @@ use dlm_testkit::{LONGEST, left_to_the_long_run};
 use crate::messages::Storm;
 use crate::neighbour::Neighbour;
 use crate::round::{asked_seconds, torture};
-use crate::subject::{Least, Network, Other, Subject};
+use crate::subject::{Least, Network, Other, Subject, of_semaphores};
 
 /// Longest delay of a message.
 pub(crate) const DELAY_MAX: Duration = Duration::from_millis(600);
@@ -83,6 +83,27 @@ fn torture_breaks_no_rule_on_hbase_in_all_modes_if_locks_stay() {
     let modes = LockWorkload { modes: true, linger: LINGER, ..workload(TTL) };
     let least = Least { members: 10.0, conversions: 0.5, ..LEAST };
     working("hbase-own-modes-linger", hbase, &uri, Vec::new(), (modes, least));
+}
+
+#[test]
+fn torture_breaks_no_rule_on_hbase_with_semaphores() {
+    semaphores("hbase-own-permits", false);
+}
+
+#[test]
+fn torture_breaks_no_rule_on_hbase_while_semaphores_are_resized() {
+    semaphores("hbase-own-resized", true);
+}
+
+fn semaphores(name: &'static str, resizes: bool) {
+    if asked_seconds().is_none() && left_to_the_long_run() {
+        return;
+    }
+    let Some(hbase) = hbase_or_skip() else { return };
+    let uri = |address| format!("hbase://{address}/dlm_test_own_torture?layout=own");
+    dlm::store::open(&uri(hbase.master)).unwrap().initialize(Deadline::after(LONGEST)).unwrap();
+    let workload = LockWorkload { resizes, ..of_semaphores(workload(TTL)) };
+    working(name, hbase, &uri, Vec::new(), (workload, Least { members: 10.0, ..LEAST }));
 }
 
 /// With notices over UDP.

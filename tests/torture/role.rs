@@ -45,15 +45,26 @@ impl Process {
 
     fn describe_to(&self, command: &mut Command) {
         let LockWorkload {
-            seed, clients, locks, ttl, quiet_locks, pace, outlast_one_in, linger, modes, ..
+            seed,
+            clients,
+            locks,
+            ttl,
+            quiet_locks,
+            pace,
+            outlast_one_in,
+            linger,
+            modes,
+            permits,
+            resizes,
+            ..
         } = self.workload;
-        let (linger, modes) = (linger.as_nanos(), u64::from(modes));
+        let (linger, modes, resizes) = (linger.as_nanos(), u64::from(modes), u64::from(resizes));
         let pace = pace.expect("torture sets it").as_nanos();
         let (number, incarnation, threads, ttl) =
             (self.number, self.incarnation, self.clients, ttl.as_nanos());
         let text = format!(
             "{} {} {number} {incarnation} {threads} {seed} {clients} {locks} {ttl} {quiet_locks} {pace} \
-             {outlast_one_in} {linger} {modes}",
+             {outlast_one_in} {linger} {modes} {permits} {resizes}",
             self.uri, self.client_id
         );
         command.env(PROCESS, text);
@@ -77,6 +88,8 @@ impl Process {
             outlast_one_in,
             linger,
             modes,
+            permits,
+            resizes,
         ] = numbers.try_into().expect("as many as were written");
         let (ttl, pace) = (Duration::from_nanos(ttl), Some(Duration::from_nanos(pace)));
         let lasts = LASTS_MAX;
@@ -92,6 +105,8 @@ impl Process {
             other_ttls: false,
             linger: Duration::from_nanos(linger),
             modes: modes == 1,
+            permits: u16::try_from(permits).expect("a size"),
+            resizes: resizes == 1,
         };
         Process { uri, client_id, number, incarnation, clients: threads, workload }
     }

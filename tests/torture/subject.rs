@@ -56,3 +56,8 @@ pub(crate) struct Least {
     pub(crate) stops: f64,
     pub(crate) lost_replies: f64,
 }
+
+/// The same with semaphores of 5 permits in place of locks. There are few, so that they are contended.
+pub(crate) fn of_semaphores(usual: LockWorkload) -> LockWorkload {
+    LockWorkload { permits: 5, locks: (usual.locks / 8).max(1), quiet_locks: 0, ..usual }
+}

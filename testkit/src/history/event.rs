@@ -36,6 +36,22 @@ pub enum Operation {
         /// How the lock is to be held.
         mode: Mode,
     },
+    /// Acquires one permit of the semaphore `key` for `ttl`, and waits up to `wait` for it. Answers: [`Answer::GrantedPermit`],
+    /// [`Answer::No`] if no permit is free, [`Answer::InDoubt`], [`Answer::Failed`].
+    AcquirePermit {
+        /// Length of the lease.
+        ttl: Duration,
+        /// Longest wait.
+        wait: Duration,
+        /// The number of permits that the caller counts on.
+        permits: u16,
+    },
+    /// Changes the number of permits of the semaphore `key`. Answers: [`Answer::Ok`], [`Answer::NotFound`], [`Answer::InDoubt`],
+    /// [`Answer::Failed`].
+    Resize {
+        /// The new number.
+        permits: u16,
+    },
     /// Makes a lease of another mode from a lease, which is over then. The new lease has the name of this call. Only a
     /// conversion to [`Mode::Exclusive`] waits. Answers: [`Answer::Granted`], [`Answer::No`] if others hold the lock:
     /// then the old lease goes on, [`Answer::Lost`], [`Answer::InDoubt`], [`Answer::Failed`]: the old lease goes on.
@@ -166,6 +182,15 @@ pub enum Answer {
         /// When the lease ends, as the library counts it.
         ends: Moment,
     },
+    /// A permit of a semaphore was acquired.
+    GrantedPermit {
+        /// Its number.
+        permit: u8,
+        /// Its fence; `None` if the store does not fence.
+        fence: Option<u64>,
+        /// When the lease ends, as the library counts it.
+        ends: Moment,
+    },
     /// The lease was renewed.
     Renewed {
         /// When the lease ends now, as the library counts it.
@@ -195,6 +220,11 @@ pub enum Answer {
 }
 
 impl Answer {
+    /// Whether a lease was granted.
+    pub fn is_grant(&self) -> bool {
+        matches!(self, Answer::Granted { .. } | Answer::GrantedPermit { .. })
+    }
+
     /// Whether the call may take effect after it has returned, or has not returned.
     pub fn is_in_doubt(&self) -> bool {
         matches!(self, Answer::InDoubt | Answer::Unknown)

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlm::{Mode, Moment};
+use dlm::{Code, Mode, Moment};
 
 use super::History;
 use super::event::{Answer, CallId, Event, Operation};
@@ -24,6 +24,17 @@ pub struct Request<'h> {
     pub wait: Duration,
     /// The lease to convert; `None` if the call acquires the lock.
     pub converts: Option<&'h CallId>,
+    /// The number of permits that the caller counts on; `None` for a lock.
+    pub size: Option<u16>,
+}
+
+/// Which permit of a semaphore of which size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PermitNumber {
+    /// Its number.
+    pub number: u8,
+    /// The number of permits that its holder counts on.
+    pub size: u16,
 }
 
 impl<'h> Request<'h> {
@@ -31,10 +42,15 @@ impl<'h> Request<'h> {
     pub fn of(event: &'h Event) -> Option<Request<'h>> {
         match &event.operation {
             Operation::Acquire { ttl, wait, mode } => {
-                Some(Request { event, mode: *mode, ttl: *ttl, wait: *wait, converts: None })
+                Some(Request { event, mode: *mode, ttl: *ttl, wait: *wait, converts: None, size: None })
+            }
+            Operation::AcquirePermit { ttl, wait, permits } => {
+                let (mode, size) = (Mode::Permit, Some(*permits));
+                Some(Request { event, mode, ttl: *ttl, wait: *wait, converts: None, size })
             }
             Operation::Convert { lease, mode, ttl, wait } => {
-                Some(Request { event, mode: *mode, ttl: *ttl, wait: *wait, converts: Some(lease) })
+                let converts = Some(lease);
+                Some(Request { event, mode: *mode, ttl: *ttl, wait: *wait, converts, size: None })
             }
             _ => None,
         }
@@ -50,6 +66,8 @@ pub struct Grant<'h> {
     pub mode: Mode,
     /// The lease that this one was made from; `None` if the lock was acquired.
     pub converts: Option<&'h CallId>,
+    /// Which permit it is; `None` for a lock.
+    pub permit: Option<PermitNumber>,
     /// The number: the fence of an exclusive lease, the epoch of another; `None` if the store does not fence.
     pub fence: Option<u64>,
     /// Length of the lease.
@@ -165,6 +183,8 @@ pub struct LockHistory<'h> {
     pub writes: Vec<(&'h Event, &'h CallId, u64)>,
     /// Reads of the receiver, each with its lease and epoch.
     pub reads: Vec<(&'h Event, &'h CallId, u64)>,
+    /// Changes of the number of permits, each with the new one.
+    pub resizes: Vec<(&'h Event, u16)>,
     /// What the calls may do after they have returned.
     pub late_effects: Arc<LateEffects>,
 }
@@ -186,12 +206,13 @@ impl<'h> LockHistory<'h> {
             waiting_writers: Vec::new(),
             writes: Vec::new(),
             reads: Vec::new(),
+            resizes: Vec::new(),
             late_effects: Arc::clone(late_effects),
         };
         let mut numbers: HashMap<&CallId, usize> = HashMap::new();
         for event in events {
             if let Some(request) = Request::of(event) {
-                if matches!(event.answer, Answer::Granted { .. }) {
+                if event.answer.is_grant() {
                     numbers.insert(&event.id, lock.grants.len());
                 }
                 lock.add_request(request);
@@ -221,6 +242,7 @@ impl<'h> LockHistory<'h> {
                     }
                 }
                 Operation::Write { lease, fence } => lock.writes.push((event, lease, *fence)),
+                Operation::Resize { permits } => lock.resizes.push((event, *permits)),
                 Operation::Read { lease, epoch } => lock.reads.push((event, lease, *epoch)),
                 _ => {}
             }
@@ -230,31 +252,50 @@ impl<'h> LockHistory<'h> {
 
     fn add_request(&mut self, request: Request<'h>) {
         let event = request.event;
+        let permit = match event.answer {
+            Answer::GrantedPermit { permit: number, .. } => {
+                request.size.map(|size| PermitNumber { number, size })
+            }
+            _ => None,
+        };
         match event.answer {
-            Answer::Granted { fence, ends } => self.grants.push(Grant {
-                acquire: event,
-                mode: request.mode,
-                converts: request.converts,
-                fence,
-                ttl: request.ttl,
-                granted: event.last_seen(),
-                ends,
-                renewals: Vec::new(),
-                releases: Vec::new(),
-                conversions: Vec::new(),
-                checks: Vec::new(),
-                late_effects: Arc::clone(&self.late_effects),
-            }),
+            Answer::Granted { fence, ends } | Answer::GrantedPermit { fence, ends, .. } => {
+                self.grants.push(Grant {
+                    acquire: event,
+                    mode: request.mode,
+                    converts: request.converts,
+                    permit,
+                    fence,
+                    ttl: request.ttl,
+                    granted: event.last_seen(),
+                    ends,
+                    renewals: Vec::new(),
+                    releases: Vec::new(),
+                    conversions: Vec::new(),
+                    checks: Vec::new(),
+                    late_effects: Arc::clone(&self.late_effects),
+                })
+            }
             Answer::No => self.busy.push(request),
             _ => {}
         }
-        let known = matches!(event.answer, Answer::Granted { .. } | Answer::No);
+        // The store knows the semaphore with another number of permits.
+        let is_of_other_size = request.size.is_some()
+            && matches!(&event.answer, Answer::Failed { code } if code == Code::InvalidArgument.name());
+        let known = event.answer.is_grant() || event.answer == Answer::No || is_of_other_size;
         if !known || self.late_effects.delay(event).is_some() {
             self.uncertain.push(request);
         }
         if request.mode == Mode::Exclusive && !request.wait.is_zero() {
             self.waiting_writers.push(request);
         }
+    }
+
+    /// Whether it is a semaphore, and no lock.
+    pub fn is_semaphore(&self) -> bool {
+        let mut requests = self.uncertain.iter().chain(&self.busy);
+        self.grants.iter().any(|grant| grant.permit.is_some())
+            || requests.any(|request| request.size.is_some())
     }
 
     /// Returns from when to when somebody may have held the lock.

@@ -59,6 +59,13 @@ fn operation_to(words: Words, key: &str, operation: &Operation) -> Words {
         Operation::Acquire { ttl, wait, mode } => {
             words.word("acquire").word(key).time("ttl", *ttl).time("wait", *wait).mode(*mode)
         }
+        Operation::AcquirePermit { ttl, wait, permits } => words
+            .word("acquire_permit")
+            .word(key)
+            .time("ttl", *ttl)
+            .time("wait", *wait)
+            .with("permits", permits),
+        Operation::Resize { permits } => words.word("resize").word(key).with("permits", permits),
         Operation::Convert { lease, mode, ttl, wait } => {
             words.word("convert").word(key).lease(lease).time("ttl", *ttl).time("wait", *wait).mode(*mode)
         }
@@ -98,6 +105,12 @@ fn operation_of(word: &str, details: &Details<'_>) -> Option<Operation> {
             wait: details.time("wait")?,
             mode: details.mode()?,
         },
+        "acquire_permit" => Operation::AcquirePermit {
+            ttl: details.time("ttl")?,
+            wait: details.time("wait")?,
+            permits: details.number("permits")?,
+        },
+        "resize" => Operation::Resize { permits: details.number("permits")? },
         "convert" => Operation::Convert {
             lease: details.lease()?,
             mode: details.mode()?,
@@ -145,6 +158,11 @@ fn answer_to(words: Words, answer: &Answer) -> Words {
         Answer::Granted { fence, ends } => {
             words.word("granted").optional("fence", *fence).with("ends", ends.as_nanos())
         }
+        Answer::GrantedPermit { permit, fence, ends } => words
+            .word("granted_permit")
+            .with("permit", permit)
+            .optional("fence", *fence)
+            .with("ends", ends.as_nanos()),
         Answer::Renewed { ends } => words.word("renewed").with("ends", ends.as_nanos()),
         Answer::Lost => words.word("lost"),
         Answer::NotFound => words.word("not_found"),
@@ -161,6 +179,11 @@ fn answer_of(word: &str, details: &Details<'_>) -> Option<Answer> {
         "ok" => Answer::Ok,
         "no" => Answer::No,
         "granted" => Answer::Granted { fence: details.optional("fence")?, ends: details.moment("ends")? },
+        "granted_permit" => Answer::GrantedPermit {
+            permit: details.number("permit")?,
+            fence: details.optional("fence")?,
+            ends: details.moment("ends")?,
+        },
         "renewed" => Answer::Renewed { ends: details.moment("ends")? },
         "lost" => Answer::Lost,
         "not_found" => Answer::NotFound,

@@ -19,7 +19,7 @@ use super::violation::{Rule, Violation};
 /// Checks all rules of locks.
 pub fn check(history: &History, tolerances: &Tolerances) -> Vec<Violation> {
     let mut violations = Vec::new();
-    for lock in LockHistory::of(history) {
+    for lock in LockHistory::of(history).into_iter().filter(|lock| !lock.is_semaphore()) {
         violations.extend(unique_fences(&lock));
         violations.extend(rising_fences(&lock));
         violations.extend(kept_numbers(&lock));
@@ -275,7 +275,7 @@ impl<'h> Holds<'h> {
 
 /// Returns the earliest moment at which the store may have made an answer that a waiter received: waiters share
 /// answers, and an answer may be late.
-fn earliest_answer(lock: &LockHistory<'_>, event: &Event, tolerances: &Tolerances) -> Moment {
+pub(super) fn earliest_answer(lock: &LockHistory<'_>, event: &Event, tolerances: &Tolerances) -> Moment {
     let shared = before(event.called, tolerances.shared_answer);
     let late = lock.late_effects.held_up_within(&event.id.client, shared, event.last_seen());
     before(shared, late)

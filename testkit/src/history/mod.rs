@@ -25,6 +25,7 @@
 //! | Rules | Module |
 //! |---|---|
 //! | U, A, A2, B, C, D, E, F, G | [`lock_rules`] |
+//! | P, C, and the other rules of locks for each permit | [`permit_rules`] |
 //! | L1 to L6 | [`latch_rules`] |
 //! | R | [`row_rules`], with the search of [`linearizability`] |
 //!
@@ -40,6 +41,7 @@ mod late_effects;
 mod line;
 pub mod linearizability;
 pub mod lock_rules;
+pub mod permit_rules;
 mod recorder;
 pub mod row_rules;
 mod timeline;
@@ -55,7 +57,7 @@ use std::time::Duration;
 use dlm::Moment;
 
 pub use event::{Answer, CallId, Event, Operation};
-pub use grant::{Grant, LockHistory, PossibleHold, Request};
+pub use grant::{Grant, LockHistory, PermitNumber, PossibleHold, Request};
 pub use latch_history::{CountBounds, Creation, LatchHistory};
 pub use late_effects::LateEffects;
 use line::Line;
@@ -222,6 +224,7 @@ fn invalid(what: &str, line: &str) -> io::Error {
 /// Checks all rules.
 pub fn check(history: &History, tolerances: &Tolerances) -> Vec<Violation> {
     let mut violations = lock_rules::check(history, tolerances);
+    violations.extend(permit_rules::check(history, tolerances));
     violations.extend(latch_rules::check(history, tolerances));
     violations.extend(row_rules::check(history, tolerances));
     violations

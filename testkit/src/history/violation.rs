@@ -21,7 +21,8 @@ pub enum Rule {
     /// A2: holds of a lock do not overlap, whatever their numbers, unless their modes are compatible.
     NoOverlap,
     /// C: a lock is refused only while somebody may hold it in a mode that excludes the one asked for. A shared lock and
-    /// one for update are also refused while the store may keep the lock free for a writer that waits, or waited.
+    /// one for update are also refused while the store may keep the lock free for a writer that waits, or waited. A permit is refused
+    /// only while as many may be held as there are, or one that is above their number.
     NoPhantomHolder,
     /// D: a release succeeds once, and not after the lease was converted or a higher number was granted.
     NoStaleRelease,
@@ -33,6 +34,9 @@ pub enum Rule {
     /// than the highest fence that it has seen in a write, and only such a read. Only exclusive leases write, and no two
     /// with one fence.
     NoStaleWrite,
+    /// P: the number of a permit is below the number of permits that its holder counts on. Holders of one time count on the same
+    /// number, unless it is changed. No permit is granted while one above that number is surely held.
+    PermitNumbers,
     /// L1: each step of a latch counts once.
     ExactCount,
     /// L2: a wait ends only if the latch may have been open.
@@ -65,6 +69,7 @@ impl Rule {
             Rule::NoStaleRenewal => "E",
             Rule::LeaseEnds => "F",
             Rule::NoStaleWrite => "G",
+            Rule::PermitNumbers => "P",
             Rule::ExactCount => "L1",
             Rule::NoEarlyWake => "L2",
             Rule::NoMissedWake => "L3",

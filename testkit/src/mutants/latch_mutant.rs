@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dlm::store::{
     Acquired, Attempt, Inspection, LatchStore, LockStore, ModeStore, NewLatch, OwnerRecord, Promise,
-    Released, Roster, Step, Stepped, StoreCounters,
+    Released, Roster, SemaphoreStore, Step, Stepped, StoreCounters,
 };
 use dlm::{Deadline, Holder, LatchName, Level, LockName, Result};
 
@@ -151,6 +151,10 @@ impl LockStore for LatchMutant {
 
     fn modes(&self) -> Option<&dyn ModeStore> {
         self.inner.modes()
+    }
+
+    fn semaphores(&self) -> Option<&dyn SemaphoreStore> {
+        self.inner.semaphores()
     }
 
     fn latches(&self) -> Option<&dyn LatchStore> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dlm::store::{
     Acquired, Attempt, Grant, Inspection, LatchStore, ListCursor, LockPage, LockQuery, LockStore, Mode,
-    ModeStore, ModeTerms, OwnerRecord, Promise, Released, StoreCounters,
+    ModeStore, ModeTerms, OwnerRecord, Promise, Released, SemaphoreStore, StoreCounters,
 };
 use dlm::{Deadline, Diagnostic, Fence, Holder, LockName, Result};
 use parking_lot::Mutex;
@@ -106,6 +106,18 @@ pub enum LockMutation {
     RenewalLowersNumber,
     /// Intents stand in the way of readers also in their turn.
     IgnoresTurn,
+    /// A semaphore has one permit more than its holders count on.
+    PermitBeyondSize,
+    /// A permit that is held is granted once more.
+    PermitHasTwoHolders,
+    /// A permit whose holder has died stays held.
+    PermitNeverEnds,
+    /// All grants of a permit have the same fence.
+    PermitKeepsFence,
+    /// Callers who count on different numbers of permits get permits of one semaphore.
+    IgnoresSize,
+    /// A change of the number of permits is reported as successful, and changes nothing.
+    IgnoresResize,
 }
 
 /// A store that passes every call on to another store, and has one defect. It may be shared between threads.
@@ -350,6 +362,10 @@ impl LockStore for LockMutant {
 
     fn modes(&self) -> Option<&dyn ModeStore> {
         self.inner.modes().map(|_| self as &dyn ModeStore)
+    }
+
+    fn semaphores(&self) -> Option<&dyn SemaphoreStore> {
+        self.inner.semaphores().map(|_| self as &dyn SemaphoreStore)
     }
 
     fn latches(&self) -> Option<&dyn LatchStore> {

@@ -12,6 +12,7 @@ mod latch_mutant;
 mod lock_mutant;
 mod mode_defects;
 mod model_row;
+mod permit_defects;
 mod receiver;
 
 pub use latch_mutant::{LatchMutant, LatchMutation};

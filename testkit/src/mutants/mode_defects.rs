@@ -44,7 +44,7 @@ impl LockMutant {
     }
 
     /// Returns a grant that the store knows nothing of.
-    fn made_up(&self, name: &LockName, mode: Mode) -> Result<Grant> {
+    pub(super) fn made_up(&self, name: &LockName, mode: Mode) -> Result<Grant> {
         let owner_record = OwnerRecord::from_bytes(OwnerToken::draw()?.as_bytes().as_slice());
         let number = self.remembered.lock().entry(name.clone()).or_default().number + 1;
         let is_exclusive = mode == Mode::Exclusive;

@@ -1,6 +1,7 @@
 //! Clients that acquire, renew and release locks, and send writes to a receiver that compares fences. What they do in modes
 //! that are not exclusive is in [`modes`](super::modes).
 
+use std::collections::HashSet;
 use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,6 +47,11 @@ pub struct LockWorkload {
     /// The clients use all modes, mostly the shared one, and convert their leases. With readers they send reads to the receiver.
     /// The store must keep modes.
     pub modes: bool,
+    /// If it is not 0, the locks are semaphores with so many permits, and the clients acquire one permit at a time. Now and then
+    /// one counts on another number, which the store must refuse.
+    pub permits: u16,
+    /// The clients change the number of permits now and then.
+    pub resizes: bool,
 }
 
 impl LockWorkload {
@@ -64,6 +70,8 @@ impl LockWorkload {
             other_ttls: false,
             linger: Duration::ZERO,
             modes: false,
+            permits: 0,
+            resizes: false,
         }
     }
 
@@ -140,6 +148,11 @@ impl LockWorkload {
     /// If the settings of this workload are not allowed, or the store does not keep the modes that the workload uses.
     pub fn manager(&self, store: &Arc<dyn LockStore>, client_id: &str) -> LockManager {
         assert!(!self.modes || store.modes().is_some(), "{} keeps no modes", store.describe());
+        assert!(
+            self.permits == 0 || store.semaphores().is_some(),
+            "{} keeps no semaphores",
+            store.describe()
+        );
         let mut builder = LockManager::builder().store(Arc::clone(store)).client(client_id).ttl(self.ttl);
         if !self.linger.is_zero() {
             builder = builder.linger(self.linger).notices("udp://127.0.0.1");
@@ -160,16 +173,19 @@ impl LockWorkload {
     ) -> LockClient<'a> {
         let random = Rng::with_seed(self.seed << 8 | number);
         let pace = self.pace.unwrap_or(self.ttl / 10);
-        LockClient { manager: manager.clone(), random, receiver, number, pace, workload: self }
+        let granted = HashSet::new();
+        LockClient { manager: manager.clone(), random, receiver, number, pace, granted, workload: self }
     }
 }
 
 pub(super) struct LockClient<'a> {
-    manager: LockManager,
+    pub(super) manager: LockManager,
     pub(super) random: Rng,
     pub(super) receiver: Option<&'a Receiver>,
     number: u64,
     pace: Duration,
+    /// The semaphores of which it has had a permit.
+    pub(super) granted: HashSet<String>,
     pub(super) workload: &'a LockWorkload,
 }
 
@@ -214,6 +230,9 @@ impl LockClient<'_> {
         mode: Mode,
         wait: Duration,
     ) -> Option<(Lease, CallId)> {
+        if self.workload.permits != 0 {
+            return self.acquire_permit(log, key, wait);
+        }
         let lock = self.manager.lock(key, Level::Xdc).expect("a valid name");
         let lock = match mode {
             Mode::Shared => lock.shared(),
@@ -260,21 +279,22 @@ impl LockClient<'_> {
         }
     }
 
-    /// An exclusive holder writes, any other reads.
+    /// An exclusive holder and that of a permit write, any other reads.
     fn use_receiver(&self, log: &mut Recorder<impl Write>, key: &str, lease: &Lease, id: &CallId) {
-        if lease.mode() == Mode::Exclusive {
-            self.write(log, key, lease, id)
-        } else {
-            self.read(log, key, lease, id)
+        match (lease.mode(), lease.permit()) {
+            (Mode::Exclusive, _) => self.write(log, key, key, lease, id),
+            // Each permit has a receiver of its own.
+            (Mode::Permit, Some(permit)) => self.write(log, key, &format!("{key}[{permit}]"), lease, id),
+            _ => self.read(log, key, lease, id),
         }
     }
 
-    fn write(&self, log: &mut Recorder<impl Write>, key: &str, lease: &Lease, id: &CallId) {
+    fn write(&self, log: &mut Recorder<impl Write>, key: &str, to: &str, lease: &Lease, id: &CallId) {
         let (Some(receiver), Some(fence)) = (self.receiver, lease.fence().map(|fence| fence.0)) else {
             return;
         };
         let write = log.call(key, Operation::Write { lease: id.clone(), fence });
-        log.returned(&write, received(receiver.write(key, fence)));
+        log.returned(&write, received(receiver.write(to, fence)));
     }
 
     pub(super) fn pause(&mut self) {

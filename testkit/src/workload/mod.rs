@@ -7,6 +7,7 @@ mod latches;
 mod locks;
 mod modes;
 mod party;
+mod permits;
 mod rows;
 
 pub use latches::{LatchRounds, LatchWorkload};
