@@ -3,6 +3,10 @@ thread. Cancelling the task gives up the wait, and a lease that comes too late i
 
     async with manager.lock("report") as lease:
         write(page, lease.guard())  # the fence to send with each write
+    async with manager.lock("report", mode=SHARED):
+        read(page)  # beside other readers
+    async with manager.lock("licence", permits=5) as lease:
+        compile(lease.permit())  # 0 to 4, at most five at a time
 
 Run as a program, it counts with 20 tasks under one lock:  python3 dlm.py LIBDLM.SO [STORE]
 """
@@ -14,6 +18,7 @@ import sys
 from ctypes import POINTER, Structure, byref, c_bool, c_char_p, c_int32, c_int64, c_size_t, c_uint8, c_uint64, c_void_p, sizeof
 
 XDC, FOREVER, LEASE_LOST = 2, -1, 8  # DLM_LEVEL_XDC, DLM_FOREVER, DLM_LEASE_LOST
+EXCLUSIVE, SHARED, UPDATE = 0, 1, 2  # DLM_MODE_EXCLUSIVE and so on
 OUT = POINTER(c_void_p)
 
 
@@ -40,9 +45,12 @@ FUNCTIONS = {  # the arguments, without error_out
     "dlm_manager_initialize": [c_void_p],
     "dlm_manager_lock": [c_void_p, c_char_p, c_int32, OUT],
     "dlm_manager_close": [c_void_p],
+    "dlm_manager_semaphore": [c_void_p, c_char_p, c_int32, c_int32, OUT],
     "dlm_lock_acquire_start": [c_void_p, POINTER(AcquireOptions), OUT],
+    "dlm_semaphore_acquire_start": [c_void_p, c_size_t, POINTER(AcquireOptions), OUT],
     "dlm_pending_fd": [c_void_p, POINTER(c_int32)],
     "dlm_pending_take": [c_void_p, OUT],
+    "dlm_pending_take_permits": [c_void_p, OUT, c_size_t],
     "dlm_lease_guard": [c_void_p, POINTER(c_uint64)],
     "dlm_lease_release_start": [c_void_p, OUT],
     "dlm_call_fd": [c_void_p, POINTER(c_int32)],
@@ -63,9 +71,10 @@ class Library:
         self.c = ctypes.CDLL(path)
         for name, arguments in FUNCTIONS.items():
             getattr(self.c, name).argtypes = arguments + [OUT]
-        for kind in ["manager", "lock", "pending", "lease", "call", "error"]:
+        for kind in ["manager", "lock", "semaphore", "pending", "lease", "call", "error"]:
             free = getattr(self.c, f"dlm_{kind}_free")
             free.argtypes, free.restype = [c_void_p], None
+        self.c.dlm_lease_permit.argtypes, self.c.dlm_lease_permit.restype = [c_void_p], c_int32
         self.c.dlm_error_message.argtypes, self.c.dlm_error_message.restype = [c_void_p], c_char_p
 
     def call(self, name, *arguments):
@@ -99,12 +108,16 @@ class Lease:
         self._library, self._handle = library, handle
 
     def guard(self):
-        """Checks that the lease is valid and returns its fence. No I/O."""
+        """Checks that the lease is valid and returns its fence, which readers do not have. No I/O."""
         if not self._handle:
             raise DlmError(LEASE_LOST, "the lease was released")
         fence = c_uint64()
         self._library.call("dlm_lease_guard", self._handle, byref(fence))
         return fence.value
+
+    def permit(self):
+        """Returns the number of the permit, or -1 for a lock."""
+        return self._library.c.dlm_lease_permit(self._handle)
 
     async def release(self):
         """Releases the lock. Returns False if the lease was released or found lost before."""
@@ -140,25 +153,33 @@ class Manager:
         self._library.call("dlm_manager_open", text(uri), None, byref(self._handle))
         self._library.call("dlm_manager_initialize", self._handle)
 
-    async def acquire(self, name, ttl=30.0, wait=60.0):
-        """Waits for the lock. The library keeps the lease alive until it is released."""
-        lock, pending, lease, fd = c_void_p(), c_void_p(), c_void_p(), c_int32()
+    async def acquire(self, name, ttl=30.0, wait=60.0, mode=EXCLUSIVE, permits=None):
+        """Waits for the lock, or for one of so many permits. The library keeps the lease alive until it is released."""
+        lock, semaphore, pending, lease, fd = c_void_p(), c_void_p(), c_void_p(), c_void_p(), c_int32()
         call, c = self._library.call, self._library.c
-        call("dlm_manager_lock", self._handle, text(name), XDC, byref(lock))
+        how = AcquireOptions(sizeof(AcquireOptions), int(ttl * 1000), int(wait * 1000), FOREVER, 0, None, mode)
         try:
-            how = AcquireOptions(sizeof(AcquireOptions), int(ttl * 1000), int(wait * 1000), FOREVER)
-            call("dlm_lock_acquire_start", lock, byref(how), byref(pending))
+            if permits is None:
+                call("dlm_manager_lock", self._handle, text(name), XDC, byref(lock))
+                call("dlm_lock_acquire_start", lock, byref(how), byref(pending))
+            else:
+                call("dlm_manager_semaphore", self._handle, text(name), XDC, permits, byref(semaphore))
+                call("dlm_semaphore_acquire_start", semaphore, 1, byref(how), byref(pending))
             call("dlm_pending_fd", pending, byref(fd))
             await readable(fd.value)
-            call("dlm_pending_take", pending, byref(lease))
+            if permits is None:
+                call("dlm_pending_take", pending, byref(lease))
+            else:
+                call("dlm_pending_take_permits", pending, byref(lease), 1)
             return Lease(self._library, lease)
         finally:
             c.dlm_pending_free(pending)  # cancels it if the task was cancelled
+            c.dlm_semaphore_free(semaphore)
             c.dlm_lock_free(lock)
 
     @contextlib.asynccontextmanager
-    async def lock(self, name, ttl=30.0, wait=60.0):
-        lease = await self.acquire(name, ttl, wait)
+    async def lock(self, name, ttl=30.0, wait=60.0, mode=EXCLUSIVE, permits=None):
+        lease = await self.acquire(name, ttl, wait, mode, permits)
         try:
             yield lease
         finally:
@@ -193,6 +214,10 @@ async def main(library, store):
             except DlmError as error:
                 print("the wait is over:", str(error).split(" by ")[0])
         lease.guard()
+    async with manager.lock("read", mode=SHARED), manager.lock("read", mode=SHARED):
+        print("two readers")
+    async with manager.lock("pool", permits=2) as one, manager.lock("pool", permits=2) as other:
+        print("permits", sorted([one.permit(), other.permit()]))
     lease = await manager.acquire("held", wait=10)
     print("released:", await lease.release(), "and again:", await lease.release())
     await manager.close()

@@ -24,7 +24,8 @@ fn the_python_example_counts_under_a_lock_and_cancels_waits() {
     let store = format!("embedded:{}", dir.path().join("store").display());
     let said = c::run(Command::new("python3").arg(&module).arg(c::library("libdlm.so")).arg(&store)).unwrap();
     let expected = "counted to 20 with rising fences: True\nthe task was cancelled\n\
-                    the wait is over: lock \"XDC#python#held\" is held\nreleased: True and again: False\n";
+                    the wait is over: lock \"XDC#python#held\" is held\ntwo readers\npermits [0, 1]\n\
+                    released: True and again: False\n";
     assert_eq!(said, expected);
     // C would take the text for "a": another lock. A release begun and cancelled goes on. None takes a thread of Python.
     let program = "import asyncio, sys, threading\n\
@@ -37,6 +38,13 @@ fn the_python_example_counts_under_a_lock_and_cancels_waits() {
         \x20           await manager.acquire(text)\n\
         \x20       except ValueError as error:\n\
         \x20           print(error)\n\
+        \x20   held = await manager.acquire('s', permits=1)\n\
+        \x20   for how in [dict(permits=1, wait=0.01), dict(permits=2), dict(permits=0), dict(mode=7)]:\n\
+        \x20       try:\n\
+        \x20           await manager.acquire('s', **how)\n\
+        \x20       except dlm.DlmError as error:\n\
+        \x20           print(error.status, end=' ')\n\
+        \x20   print(await held.release(), held.permit())\n\
         \x20   for round in range(20):\n\
         \x20       assert await (await manager.acquire('a')).release()\n\
         \x20   lease = await manager.acquire('a')\n\
@@ -58,7 +66,7 @@ fn the_python_example_counts_under_a_lock_and_cancels_waits() {
     python.args(["-B", "-c", program]).arg(module.parent().unwrap()).arg(c::library("libdlm.so")).arg(&store);
     let refused = "a text with NUL is not allowed: ";
     let expected = format!(
-        "{refused}'a\\x00b'\n{refused}'\\x00'\n{refused}'a\\x00'\n8 the lease was released\nthreads of Python: 1\n"
+        "{refused}'a\\x00b'\n{refused}'\\x00'\n{refused}'a\\x00'\n1 11 11 11 True -1\n8 the lease was released\nthreads of Python: 1\n"
     );
     assert_eq!(c::run(&mut python).unwrap(), expected);
     let failed = Command::new("python3").arg(&module).arg(c::library("libdlm.so")).arg("nowhere:").output();
