@@ -75,6 +75,9 @@ func TestReadersGoTogetherAndAnUpdaterWritesWhenTheyHaveLeft(t *testing.T) {
 		t.Fatal(fence, one.Epoch())
 	}
 	<-updating.Lost()
+	if !updating.released.Load() {
+		t.Fatal("the handle of the old lease stays open")
+	}
 	release(t, updating) // it is over, and its release does nothing
 	fine(t, upgraded.Check())
 	_, err = updating.Downgrade(Shared)
@@ -95,6 +98,23 @@ func TestReadersGoTogetherAndAnUpdaterWritesWhenTheyHaveLeft(t *testing.T) {
 	}
 	release(t, adopted)
 	release(t, beside)
+}
+
+func TestAReleaseEndsAnUpgradeThatWaits(t *testing.T) {
+	ctx := t.Context()
+	m := open(t, embedded(t), Retry(20*time.Millisecond))
+	name := XDC("prices")
+	reading, updating := lock(t, m, name, InMode(Shared)), lock(t, m, name, InMode(Update))
+	done := make(chan error)
+	go func() {
+		_, err := updating.Upgrade(ctx, Forever)
+		done <- err
+	}()
+	eventually(t, "it waits", func() bool { return m.Stats().Waiting == 1 })
+	release(t, updating)
+	wants(t, <-done, ErrLost)
+	release(t, reading)
+	release(t, lock(t, m, name))
 }
 
 func TestModesThatNoLockHasAreRefused(t *testing.T) {

@@ -1000,7 +1000,7 @@ class Semaphore {
         error.check(dlm_semaphore_available(get(), &available, error));
         return available;
     }
-    // Who holds permits, ordered by their numbers.
+    // The holders of permits, ordered by the numbers of these.
     [[nodiscard]] std::vector<dlm_inspection> holders() const {
         detail::ErrorOut error;
         dlm_lock_list *list = nullptr;

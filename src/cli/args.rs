@@ -391,8 +391,8 @@ pub(crate) enum Verb {
     /// Show a semaphore: how many permits it has, and who holds them; or change the number
     ///
     /// `dlm run --permits` and `dlm acquire --permits` acquire a permit. If there are fewer permits than before, none is
-    /// granted before those with higher numbers are free. Who names another number of permits than the store knows is
-    /// refused.
+    /// granted before those with higher numbers are free. A command that names another number of permits than the store
+    /// knows is refused.
     #[command(verbatim_doc_comment, after_help = AFTER_SEMAPHORE)]
     Semaphore(SemaphoreArgs),
     /// Create what the store needs (on HBase its table), and check that the store answers

@@ -16,7 +16,7 @@ use crate::cli::{around, open, output};
 /// Limit for a lease line. It has some hundred bytes, and 5 KiB with the longest names.
 const LEASE_LINE_MAX: u64 = 64 << 10;
 
-/// Acquires what is target as `options` and `terms` say. A signal ends the wait.
+/// Acquires the target as `options` and `terms` say. A signal ends the wait.
 pub(crate) fn take(
     manager: &LockManager,
     target: &CommandTarget,

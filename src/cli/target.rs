@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dlm::{AcquireOptions, Holder, Lock, LockManager, Mode, Semaphore};
+use dlm::{AcquireOptions, Holder, Lock, LockManager, LockName, Mode, Semaphore};
 
 use crate::cli::args::{Global, ModeArgs, Reach};
 use crate::cli::around::Around;
@@ -79,38 +79,44 @@ impl CommandTarget {
     /// Returns the message for something that a command around this one holds, so that this one would wait for itself. Reads the
     /// store only if a command around this one says that it holds the same.
     pub(crate) fn held_around(&self, store: &str, around: &[Around]) -> dlm::Result<Option<String>> {
-        let of = |name: &str| -> Vec<&Around> {
-            around.iter().filter(|it| it.store == store && it.name == name).collect()
+        let of = |name: &LockName| -> Vec<&Around> {
+            around.iter().filter(|it| it.store == store && it.name == name.key()).collect()
         };
-        let is_of = |held: &[&Around], holder: &Holder| held.iter().any(|it| it.is(holder));
-        let (name, holder) = match self {
+        let found = match self {
             CommandTarget::Permit(semaphore) => {
-                let held = of(semaphore.name().key());
-                // Another number of permits is refused with a reason of its own.
-                let knows = !held.is_empty() && semaphore.size()? == Some(semaphore.permits());
-                let holders = if knows { semaphore.holders()? } else { Vec::new() };
-                let are_all = holders.len() >= usize::from(semaphore.permits())
-                    && holders.iter().all(|holder| is_of(&held, holder));
-                (semaphore.name(), holders.into_iter().next().filter(|_| are_all))
+                around_permit(semaphore, &of(semaphore.name()))?.map(|holder| (semaphore.name(), holder))
             }
             CommandTarget::Locks(locks) => {
-                let mut found = None;
-                for lock in locks {
-                    let held = of(lock.name().key());
-                    let holders = if held.is_empty() { Vec::new() } else { lock.holders()? };
-                    let in_the_way =
-                        |it: &Holder| is_of(&held, it) && !lock.mode().is_compatible_with(it.mode);
-                    found = holders.into_iter().find(in_the_way).map(|holder| (lock.name(), Some(holder)));
-                    if found.is_some() {
-                        break;
-                    }
-                }
-                let Some(found) = found else { return Ok(None) };
-                found
+                let first = |lock: &Lock| around_lock(lock, &of(lock.name())).transpose();
+                let mut found = locks.iter().filter_map(|lock| Some((lock.name(), first(lock)?)));
+                found.next().map(|(name, holder)| holder.map(|holder| (name, holder))).transpose()?
             }
         };
-        Ok(holder.map(|holder| {
+        Ok(found.map(|(name, holder)| {
             format!("{name} is held by {holder}; its holder is the `dlm` that runs this command, so it waits for itself")
         }))
     }
+}
+
+/// Returns the holder in the way of this lock that is one of `around`.
+fn around_lock(lock: &Lock, around: &[&Around]) -> dlm::Result<Option<Holder>> {
+    let holders = if around.is_empty() { Vec::new() } else { lock.holders()? };
+    let in_the_way = |it: &Holder| is_one_of(around, it) && !lock.mode().is_compatible_with(it.mode);
+    Ok(holders.into_iter().find(in_the_way))
+}
+
+/// Returns a holder of the semaphore if all its permits are held by those in `around`.
+fn around_permit(semaphore: &Semaphore, around: &[&Around]) -> dlm::Result<Option<Holder>> {
+    // Another number of permits is refused with a reason of its own.
+    if around.is_empty() || semaphore.size()? != Some(semaphore.permits()) {
+        return Ok(None);
+    }
+    let holders = semaphore.holders()?;
+    let are_all = holders.len() >= usize::from(semaphore.permits())
+        && holders.iter().all(|holder| is_one_of(around, holder));
+    Ok(holders.into_iter().next().filter(|_| are_all))
+}
+
+fn is_one_of(around: &[&Around], holder: &Holder) -> bool {
+    around.iter().any(|it| it.is(holder))
 }

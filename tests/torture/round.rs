@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use std::{env, fs, thread};
 
-use dlm::Deadline;
+use dlm::{AcquireOptions, Deadline, Level, LockManager};
 use dlm_testkit::history::{History, Recorder, Tolerances, check};
 use dlm_testkit::workload::LockWorkload;
-use dlm_testkit::{is_long, void};
+use dlm_testkit::{LONG, is_long, void};
 use fastrand::Rng;
 use parking_lot::Mutex;
 
@@ -188,5 +188,19 @@ fn run(
 fn drain(subject: &Subject<'_>, workload: &LockWorkload, client_id: &str, logs: &Path) {
     let store = dlm::store::open(&subject.uri).unwrap();
     let mut log = Recorder::append("last", logs.join("last")).unwrap();
-    workload.drain(&workload.manager(&store, client_id), &mut log);
+    let manager = workload.manager(&store, client_id);
+    workload.drain(&manager, &mut log);
+    if workload.permits > 0 {
+        (0..workload.locks).for_each(|number| all_permits_are_free(&manager, &workload.key(number)));
+    }
+}
+
+/// Acquires all permits at once: whoever asks for one does not miss another that is lost.
+fn all_permits_are_free(manager: &LockManager, key: &str) {
+    let semaphore = |permits| manager.semaphore(key, Level::Xdc, permits).unwrap();
+    // A store that remembers no number has no permit that is held.
+    let Some(size) = semaphore(1).size().unwrap() else { return };
+    let all = semaphore(size).acquire_with(size, &AcquireOptions::new().ttl(LONG).wait(LONG));
+    let all = all.unwrap_or_else(|error| panic!("a permit of {key} stays held: {error}"));
+    assert!(all.release().unwrap(), "{key}");
 }
