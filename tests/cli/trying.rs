@@ -30,7 +30,7 @@ fn hbase_is_tried_as_the_page_says() {
     ));
     // A run that was killed may have left one.
     assert_eq!(console.run(&format!("{SERVER} stop")).0, 0);
-    let mut console = console.place("/locks", "/locks?timeout=60s");
+    let mut console = console.place("/locks", "/locks?timeout=300s");
     console.run_blocks_of(PAGE, "hbase_is_tried_as_the_page_says");
     assert_ne!(console.run(&format!("{SERVER} status")).0, 0, "the server still runs");
 }
@@ -62,7 +62,7 @@ fn aerospike_is_tried_as_the_page_says() {
     // Instead of the shell, so that it ends with its keeper.
     let start = here(start.split_once('`').unwrap().0).replace("&& asd", "&& exec asd");
     let console = console().place("127.0.0.1:3000", &format!("127.0.0.1:{}", ports[0]));
-    let console = console.place("/locks/trial", "/locks/trial?timeout=60s");
+    let console = console.place("/locks/trial", "/locks/trial?timeout=300s");
     let _server = Server::start(directory, "sh", &["-c", &start]);
     until("asd takes writes", || {
         let stable = info(SocketAddr::from(([127, 0, 0, 1], ports[0])), "cluster-stable:");

@@ -26,7 +26,7 @@ const SEED: &str = "DLM_TORTURE_SEED";
 const SECONDS: &str = "DLM_TORTURE_SECONDS";
 
 /// Seconds of a long run of each store. All of them together take an hour, of 90 minutes that the long form may take.
-const LONG_RUN: u64 = 180;
+const LONG_RUN: u64 = 120;
 /// A round is judged in memory, so its log must not be too long.
 const ROUND_MAX: u64 = 60;
 
