@@ -123,7 +123,7 @@ mod capi {
     const ACQUIRE_OPTIONS: &str = "\
 /// The options of an acquisition that asks for nothing in particular.
 #define DLM_ACQUIRE_OPTIONS \
-    {sizeof(struct dlm_acquire_options), DLM_DEFAULT, DLM_DEFAULT, 0, 0, NULL, 0, false, {0, 0, 0}, NULL}
+    {sizeof(struct dlm_acquire_options), DLM_DEFAULT, DLM_DEFAULT, 0, 0, NULL, 0, false, {0, 0, 0}, NULL, NULL}
 
 ";
 

@@ -32,6 +32,8 @@ enum dlm_go_latch_call {
 	DLM_GO_COUNT_DOWN_AS,
 	DLM_GO_PENDING,
 	DLM_GO_ARRIVED,
+	DLM_GO_RESET,
+	DLM_GO_DELETE,
 };
 
 static struct dlm_latch *dlm_go_find_latch(struct dlm_go_latch of, struct dlm_go_answer *to) {
@@ -75,15 +77,21 @@ static struct dlm_go_answer dlm_go_call_latch(const struct dlm_manager *manager,
 	case DLM_GO_ARRIVED:
 		to.status = dlm_latch_arrived(latch, &to.names, &to.error);
 		break;
+	case DLM_GO_RESET:
+		to.status = dlm_latch_reset(latch, count, &to.error);
+		break;
+	case DLM_GO_DELETE:
+		to.status = dlm_latch_delete(latch, &to.error);
+		break;
 	}
 	dlm_latch_free(latch);
 	return to;
 }
 
 // Each participant ends with a NUL. The next one follows directly.
-static struct dlm_go_answer dlm_go_create_latch_for(const struct dlm_manager *manager, const char *id,
-                                                    int32_t level, int32_t kind, int64_t ttl_ms,
-                                                    const char *participants, size_t count) {
+static struct dlm_go_answer dlm_go_latch_for(const struct dlm_manager *manager, const char *id, int32_t level,
+                                             int32_t kind, int64_t ttl_ms, enum dlm_go_latch_call call,
+                                             const char *participants, size_t count) {
 	struct dlm_go_answer to = {0};
 	struct dlm_latch *latch = dlm_go_find_latch((struct dlm_go_latch){manager, id, level, kind, ttl_ms}, &to);
 	const char **list;
@@ -94,7 +102,10 @@ static struct dlm_go_answer dlm_go_create_latch_for(const struct dlm_manager *ma
 		list[at] = participants;
 		participants += strlen(participants) + 1;
 	}
-	to.status = dlm_latch_create_for(latch, list, count, &to.error);
+	if (call == DLM_GO_RESET)
+		to.status = dlm_latch_reset_for(latch, list, count, &to.error);
+	else
+		to.status = dlm_latch_create_for(latch, list, count, &to.error);
 	free(list);
 	dlm_latch_free(latch);
 	return to;
@@ -154,6 +165,8 @@ const (
 	latchCountDownAs latchCall = C.DLM_GO_COUNT_DOWN_AS
 	latchPending     latchCall = C.DLM_GO_PENDING
 	latchArrived     latchCall = C.DLM_GO_ARRIVED
+	latchReset       latchCall = C.DLM_GO_RESET
+	latchDelete      latchCall = C.DLM_GO_DELETE
 )
 
 // callLatch returns a number (1 for yes) or names, depending on the call.
@@ -172,7 +185,8 @@ func callLatch(l *Latch, call latchCall, count int64, participant string) (int64
 	return int64(to.number), textsOf(to.names), failure(to.status, to.error)
 }
 
-func createLatchFor(l *Latch, participants []string) error {
+// callLatchFor creates or resets a latch for named participants.
+func callLatchFor(l *Latch, call latchCall, participants []string) error {
 	id, err := l.lent()
 	if err != nil {
 		return err
@@ -188,8 +202,8 @@ func createLatchFor(l *Latch, participants []string) error {
 	if len(text) > 0 {
 		list = borrowed(text)
 	}
-	to := C.dlm_go_create_latch_for(l.manager.handle, id, C.int32_t(l.name.level), C.int32_t(l.kind), latchTTL(l),
-		list, C.size_t(len(participants)))
+	to := C.dlm_go_latch_for(l.manager.handle, id, C.int32_t(l.name.level), C.int32_t(l.kind), latchTTL(l),
+		uint32(call), list, C.size_t(len(participants)))
 	return failure(to.status, to.error)
 }
 

@@ -14,8 +14,8 @@ import (
 // Latch is a count in the store that all processes see. They can wait until it reaches zero. Creating this handle
 // does no I/O. The handle needs no Close, and any number of goroutines may share it.
 //
-// [Latch.Create] creates the latch in the store. The latch is open while its count is zero or less. It is never
-// deleted: it expires its TTL (one day unless set) after its last change. Then every call except those that
+// [Latch.Create] creates the latch in the store. The latch is open while its count is zero or less. It ends by
+// [Latch.Delete], or expires its TTL (one day unless set) after its last change. Then every call except those that
 // create it fails with [ErrNotFound].
 //
 // Names of [DC] and [XDC] with the same id mean the same latch, unlike with locks. The latch has one count in each
@@ -70,7 +70,28 @@ func (l *Latch) Create(ctx context.Context, count int) error {
 // with [ErrInvalid] for a name that is not 1 to 255 bytes or has control characters, for a name that is given twice,
 // and where the store cannot keep names.
 func (l *Latch) CreateFor(ctx context.Context, participants ...string) error {
-	return l.manager.do(ctx, l.question(latchCreate), func() error { return createLatchFor(l, participants) })
+	return l.manager.do(ctx, l.question(latchCreate), func() error { return callLatchFor(l, latchCreate, participants) })
+}
+
+// Reset begins the latch anew with this count, 0 to 2,147,483,647, whatever its count is. What was counted before has no
+// effect any more, also if it is still on its way, and everybody may count again. So reset a latch when all have counted,
+// and before anybody counts for the next time. A wait that has not yet seen the latch open waits for its next opening.
+// After [ErrInDoubt], another call resets the latch once more, with all that was counted in between.
+func (l *Latch) Reset(ctx context.Context, count int) error {
+	_, _, err := l.call(ctx, latchReset, int64(count), "")
+	return err
+}
+
+// ResetFor begins the latch anew for named participants, as [Latch.CreateFor] creates it.
+func (l *Latch) ResetFor(ctx context.Context, participants ...string) error {
+	return l.manager.do(ctx, l.question(latchReset), func() error { return callLatchFor(l, latchReset, participants) })
+}
+
+// Delete deletes the count of the manager's own farm. If no other farm has one, the latch does not exist any more: every
+// call but those that create it fails with [ErrNotFound], and so does every wait.
+func (l *Latch) Delete(ctx context.Context) error {
+	_, _, err := l.call(ctx, latchDelete, 0, "")
+	return err
 }
 
 // GetOrCreate creates the latch unless it exists, and reports whether it did. Of many concurrent calls, exactly one
@@ -229,6 +250,10 @@ func (c latchCall) doing() string {
 		return "creating"
 	case latchCount, latchPending, latchArrived:
 		return "reading"
+	case latchReset:
+		return "resetting"
+	case latchDelete:
+		return "deleting"
 	default:
 		return "counting"
 	}

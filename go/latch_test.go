@@ -31,6 +31,51 @@ func init() {
 	children["without descriptors"] = withoutDescriptors
 }
 
+func TestALatchIsResetAndDeleted(t *testing.T) {
+	for _, uri := range []string{"memory:?client=tests&farm=dc1", embedded(t)} {
+		m := open(t, uri)
+		ctx := t.Context()
+		latch := m.Latch(DC("a"), CountDown)
+		for _, call := range []func() error{
+			func() error { return latch.Reset(ctx, 1) },
+			func() error { return latch.ResetFor(ctx, "x") },
+			func() error { return latch.Delete(ctx) },
+		} {
+			wants(t, call(), ErrNotFound)
+		}
+		if err := latch.Create(ctx, 0); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := latch.Wait(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if err := latch.ResetFor(ctx, "x"); err != nil {
+				t.Fatal(err)
+			}
+			if pending, err := latch.Pending(ctx); len(pending) != 1 || err != nil {
+				t.Fatal(pending, err)
+			}
+			if counted, err := latch.CountDownAs(ctx, "x"); !counted || err != nil {
+				t.Fatal(counted, err)
+			}
+		}
+		wants(t, latch.Reset(ctx, -1), ErrInvalid)
+		wants(t, latch.ResetFor(ctx, "x", "x"), ErrInvalid)
+		if err := latch.Reset(ctx, 3); err != nil {
+			t.Fatal(err)
+		}
+		if count, err := latch.Count(ctx); count != 3 || err != nil {
+			t.Fatal(count, err)
+		}
+		if err := latch.Delete(ctx); err != nil {
+			t.Fatal(err)
+		}
+		wants(t, latch.Wait(ctx), ErrNotFound)
+		wants(t, latch.Delete(ctx), ErrNotFound)
+	}
+}
+
 func TestALatchIsMadeCountedDownAndOpens(t *testing.T) {
 	for _, uri := range []string{"memory:?client=tests&farm=dc1", embedded(t)} {
 		m := open(t, uri)

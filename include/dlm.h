@@ -515,10 +515,15 @@ struct dlm_acquire_options {
     /// NULL, or a lease of the same lock within which the caller reads once more, in mode DLM_MODE_SHARED: writers that wait do not
     /// keep the acquisition out, because they wait for that lease. Release the new one before it.
     const struct dlm_lease *nested_in;
+    /// NULL, or a text of 1 to 255 bytes, which is read during the call: a key of the caller's, such as the id of an order. While this process holds the lock for that key,
+    /// through this manager, the same key acquires it once more, in any thread. The leases share one hold with one fence. Each
+    /// is released by itself, and the lock is free when the last one is. Blocks for one renewal at most. For
+    /// DLM_MODE_EXCLUSIVE, dlm_lock_acquire() and dlm_lock_try_acquire(), without `min_hold_ms`.
+    const char *owner;
 };
 
 /// The options of an acquisition that asks for nothing in particular.
-#define DLM_ACQUIRE_OPTIONS {sizeof(struct dlm_acquire_options), DLM_DEFAULT, DLM_DEFAULT, 0, 0, NULL, 0, false, {0, 0, 0}, NULL}
+#define DLM_ACQUIRE_OPTIONS {sizeof(struct dlm_acquire_options), DLM_DEFAULT, DLM_DEFAULT, 0, 0, NULL, 0, false, {0, 0, 0}, NULL, NULL}
 
 /// Who holds a lock. Later versions append fields. Texts end with NUL.
 struct dlm_inspection {
@@ -818,13 +823,17 @@ int64_t dlm_lease_ends_ns(const struct dlm_lease *lease);
 /// Releases the lock. Blocks for one call to the store. Never changes another holder's record. The handle
 /// must still be freed. `freed_out` may be NULL. `*freed_out` is true if the lock was this lease's and is
 /// free now. It is false if the lease was released or found lost before: then the call sends nothing to the
-/// store. Of several threads that release it at the same time, at most one gets true.
+/// store. Of several threads that release it at the same time, at most one gets true. Of leases that share the hold of one
+/// owner, see dlm_acquire_options.owner, the lock is free when the last one is released; the others get true without a call
+/// to the store.
 ///
 /// Errors: DLM_LEASE_LOST if the lease has expired in the store or the lock has another holder. After any
 /// other error the lock may or may not be free: DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_IN_DOUBT.
 /// Call again, or free the handle: the library then keeps trying in the background.
 DLM_NODISCARD
-enum dlm_status dlm_lease_release(struct dlm_lease *lease, bool *freed_out, struct dlm_error **error_out);
+enum dlm_status dlm_lease_release(struct dlm_lease *lease,
+                                  bool *freed_out,
+                                  struct dlm_error **error_out);
 
 /// Frees a lease. NULL is allowed. Releases the lock first if it is still held. This blocks for at most two
 /// seconds. If it fails, the library keeps trying in the background. Freeing the last handle of a manager
@@ -1474,8 +1483,8 @@ void dlm_semaphore_free(struct dlm_semaphore *semaphore);
 /// Kind of a latch that counts up and down: it is open whenever its count is zero or less.
 #define DLM_LATCH_COUNT_UP_DOWN 2
 
-/// A count in the store that all processes share. They can wait until it reaches zero. A latch is never
-/// deleted. It expires when its TTL has passed since its last change. Then every call
+/// A count in the store that all processes share. They can wait until it reaches zero. A latch
+/// expires when its TTL has passed since its last change, or ends by dlm_latch_delete(). Then every call
 /// except those that create it fails with DLM_NOT_FOUND.
 struct dlm_latch;
 
@@ -1532,6 +1541,34 @@ enum dlm_status dlm_latch_get_or_create(struct dlm_latch *latch,
                                         int64_t count,
                                         bool *created_out,
                                         struct dlm_error **error_out);
+
+/// Begins the latch anew with `count`, 0 to 2147483647, whatever its count is. What was counted before has no
+/// effect any more, also if it is still on its way, and everybody may count again. So reset a latch when all
+/// have counted, and before anybody counts for the next time. A wait that has not yet seen the latch open waits
+/// for its next opening. For level XDC this changes the count of the manager's farm. Blocks for two calls to the store.
+///
+/// Errors: DLM_NOT_FOUND if that count was never created or has expired; DLM_IN_DOUBT if it is unknown whether the
+/// latch was reset: another call resets it once more, with all that was counted in between; DLM_INVALID_ARGUMENT
+/// also if the store cannot do this; and the other errors of dlm_latch_create(), except DLM_ALREADY_EXISTS.
+DLM_NODISCARD
+enum dlm_status dlm_latch_reset(struct dlm_latch *latch,
+                                int64_t count,
+                                struct dlm_error **error_out);
+
+/// Begins the latch anew for `count` named participants, see dlm_latch_create_for(). Blocks and fails like
+/// dlm_latch_reset() and dlm_latch_create_for().
+DLM_NODISCARD
+enum dlm_status dlm_latch_reset_for(struct dlm_latch *latch,
+                                    const char *const *participants,
+                                    size_t count,
+                                    struct dlm_error **error_out);
+
+/// Deletes the count of the manager's farm. If no other farm has one, the latch does not exist any more: every
+/// call but those that create it fails with DLM_NOT_FOUND, and so does every wait. Blocks and fails like
+/// dlm_latch_reset(). After DLM_IN_DOUBT, a second call that fails with DLM_NOT_FOUND says that the latch is gone.
+DLM_NODISCARD
+enum dlm_status dlm_latch_delete(struct dlm_latch *latch,
+                                 struct dlm_error **error_out);
 
 /// Writes the current count to `*count_out`: the number of missing count-downs, below zero if there were
 /// more than expected. Blocks for one read of the store.

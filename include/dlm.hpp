@@ -1067,12 +1067,25 @@ class Latch {
     // Creates the latch for these participants. While one is missing, nobody else counts.
     void create_for(const std::vector<std::string> &participants) const {
         detail::ErrorOut error;
-        std::vector<const char *> names;
-        for (const std::string &name : participants)
-            names.push_back(detail::text(name));
-        // An empty vector may have no array.
-        names.push_back(nullptr);
+        const std::vector<const char *> names = texts(participants);
         error.check(dlm_latch_create_for(get(), names.data(), participants.size(), error));
+    }
+    // Begins the latch anew, whatever its count is. What was counted before has no effect any more: see dlm_latch_reset().
+    // Throws with DLM_NOT_FOUND if the latch does not exist.
+    void reset(std::int64_t count) const {
+        detail::ErrorOut error;
+        error.check(dlm_latch_reset(get(), count, error));
+    }
+    // Begins the latch anew for these participants.
+    void reset_for(const std::vector<std::string> &participants) const {
+        detail::ErrorOut error;
+        const std::vector<const char *> names = texts(participants);
+        error.check(dlm_latch_reset_for(get(), names.data(), participants.size(), error));
+    }
+    // Deletes the count of the manager's farm: see dlm_latch_delete(). Throws with DLM_NOT_FOUND if there is none.
+    void remove() const {
+        detail::ErrorOut error;
+        error.check(dlm_latch_delete(get(), error));
     }
     // Creates the latch unless it exists. Returns true if this call created it.
     bool get_or_create(std::int64_t count) const {
@@ -1139,6 +1152,15 @@ class Latch {
     dlm_latch *get() const noexcept { return handle_.get(); }
 
   private:
+    // The names as C takes them, and one NULL: an empty vector may have no array.
+    static std::vector<const char *> texts(const std::vector<std::string> &names) {
+        std::vector<const char *> all;
+        for (const std::string &name : names)
+            all.push_back(detail::text(name));
+        all.push_back(nullptr);
+        return all;
+    }
+
     detail::Owner<dlm_latch, dlm_latch_free> handle_;
 };
 

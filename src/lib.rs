@@ -121,7 +121,7 @@ pub use handles::latch::{AwaitOptions, Latch, LatchKind, LatchWatch};
 pub use handles::lease::Lease;
 pub use handles::lease_set::LeaseSet;
 pub use handles::lock::Lock;
-pub use handles::locks::Locks;
+pub use handles::locks::{Latches, Locks};
 pub use handles::manager::{LockManager, Stats};
 pub use handles::pending::Pending;
 pub use handles::pending_call::PendingCall;
@@ -159,6 +159,7 @@ const _: () = {
     const fn shared<T: Send + Sync>() {}
     shared::<LockManager>();
     shared::<Lock>();
+    shared::<Latches>();
     shared::<Locks>();
     shared::<Semaphore>();
     shared::<Pending>();

@@ -1,7 +1,8 @@
+use std::ffi::c_char;
 use std::mem::offset_of;
 use std::time::Duration;
 
-use super::arguments::{DLM_MODE_EXCLUSIVE, millis, min_hold, mode, ttl, wait, wait_without_default};
+use super::arguments::{DLM_MODE_EXCLUSIVE, millis, min_hold, mode, text, ttl, wait, wait_without_default};
 use super::cancel::dlm_cancel;
 use super::failure::{Failure, Outcome};
 use super::lease::dlm_lease;
@@ -41,9 +42,14 @@ pub struct dlm_acquire_options {
     /// NULL, or a lease of the same lock within which the caller reads once more, in mode DLM_MODE_SHARED: writers that wait do not
     /// keep the acquisition out, because they wait for that lease. Release the new one before it.
     pub nested_in: *const dlm_lease,
+    /// NULL, or a text of 1 to 255 bytes, which is read during the call: a key of the caller's, such as the id of an order. While this process holds the lock for that key,
+    /// through this manager, the same key acquires it once more, in any thread. The leases share one hold with one fence. Each
+    /// is released by itself, and the lock is free when the last one is. Blocks for one renewal at most. For
+    /// DLM_MODE_EXCLUSIVE, dlm_lock_acquire() and dlm_lock_try_acquire(), without `min_hold_ms`.
+    pub owner: *const c_char,
 }
 
-// SAFETY: numbers and pointers that are never dereferenced, and one bool, which is listed.
+// SAFETY: numbers and pointers, which any bytes may be, and one bool, which is listed.
 unsafe impl Versioned for dlm_acquire_options {
     const NAME: &str = "dlm_acquire_options";
     const FIRST: usize = 56;
@@ -94,6 +100,10 @@ pub(super) unsafe fn acquire_options(options: *const dlm_acquire_options) -> Out
     if let Some(outer) = find_optional(given.nested_in)? {
         how = how.nested_in(&outer);
     }
+    if !given.owner.is_null() {
+        // SAFETY: the caller guarantees it.
+        how = how.reentrant(unsafe { text("owner", given.owner) }?);
+    }
     if given.dies_with_process {
         how = how.dies_with_process();
     }
@@ -124,6 +134,6 @@ mod tests {
     fn each_version_has_its_size_and_no_padding() {
         assert_eq!(offset_of!(dlm_acquire_options, reserved) + 3, dlm_acquire_options::FIRST);
         assert_eq!(offset_of!(dlm_acquire_options, nested_in), dlm_acquire_options::FIRST);
-        assert_eq!(size_of::<dlm_acquire_options>(), dlm_acquire_options::FIRST + 8);
+        assert_eq!(size_of::<dlm_acquire_options>(), dlm_acquire_options::FIRST + 16);
     }
 }

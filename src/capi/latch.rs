@@ -20,8 +20,8 @@ pub const DLM_LATCH_COUNT_DOWN: i32 = 1;
 /// Kind of a latch that counts up and down: it is open whenever its count is zero or less.
 pub const DLM_LATCH_COUNT_UP_DOWN: i32 = 2;
 
-/// A count in the store that all processes share. They can wait until it reaches zero. A latch is never
-/// deleted. It expires when its TTL has passed since its last change. Then every call
+/// A count in the store that all processes share. They can wait until it reaches zero. A latch
+/// expires when its TTL has passed since its last change, or ends by dlm_latch_delete(). Then every call
 /// except those that create it fails with DLM_NOT_FOUND.
 pub struct dlm_latch(());
 
@@ -125,12 +125,17 @@ pub unsafe extern "C" fn dlm_latch_create_for(
     unsafe {
         status(error_out, || {
             let latch = find(latch)?;
-            let participants: Outcome<Vec<_>> = slice("participants", participants, count)?
-                .iter()
-                .map(|name| text("participant", *name))
-                .collect();
-            Ok(latch.create_for(&participants?)?)
+            Ok(latch.create_for(&names(participants, count)?)?)
         })
+    }
+}
+
+/// # Safety
+/// As the header asks of `participants` and `count`.
+unsafe fn names<'a>(participants: *const *const c_char, count: usize) -> Outcome<Vec<&'a str>> {
+    // SAFETY: as the caller promises.
+    unsafe {
+        slice("participants", participants, count)?.iter().map(|name| text("participant", *name)).collect()
     }
 }
 
@@ -152,6 +157,49 @@ pub unsafe extern "C" fn dlm_latch_get_or_create(
             Ok(())
         })
     }
+}
+
+/// Begins the latch anew with `count`, 0 to 2147483647, whatever its count is. What was counted before has no
+/// effect any more, also if it is still on its way, and everybody may count again. So reset a latch when all
+/// have counted, and before anybody counts for the next time. A wait that has not yet seen the latch open waits
+/// for its next opening. For level XDC this changes the count of the manager's farm. Blocks for two calls to the store.
+///
+/// Errors: DLM_NOT_FOUND if that count was never created or has expired; DLM_IN_DOUBT if it is unknown whether the
+/// latch was reset: another call resets it once more, with all that was counted in between; DLM_INVALID_ARGUMENT
+/// also if the store cannot do this; and the other errors of dlm_latch_create(), except DLM_ALREADY_EXISTS.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_latch_reset(
+    latch: *mut dlm_latch,
+    count: i64,
+    error_out: *mut *mut dlm_error,
+) -> dlm_status {
+    // SAFETY: all pointers are as the header asks.
+    unsafe { status(error_out, || Ok(find(latch)?.reset(count)?)) }
+}
+
+/// Begins the latch anew for `count` named participants, see dlm_latch_create_for(). Blocks and fails like
+/// dlm_latch_reset() and dlm_latch_create_for().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_latch_reset_for(
+    latch: *mut dlm_latch,
+    participants: *const *const c_char,
+    count: usize,
+    error_out: *mut *mut dlm_error,
+) -> dlm_status {
+    // SAFETY: all pointers are as the header asks.
+    unsafe { status(error_out, || Ok(find(latch)?.reset_for(&names(participants, count)?)?)) }
+}
+
+/// Deletes the count of the manager's farm. If no other farm has one, the latch does not exist any more: every
+/// call but those that create it fails with DLM_NOT_FOUND, and so does every wait. Blocks and fails like
+/// dlm_latch_reset(). After DLM_IN_DOUBT, a second call that fails with DLM_NOT_FOUND says that the latch is gone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_latch_delete(
+    latch: *mut dlm_latch,
+    error_out: *mut *mut dlm_error,
+) -> dlm_status {
+    // SAFETY: all pointers are as the header asks.
+    unsafe { status(error_out, || Ok(find(latch)?.delete()?)) }
 }
 
 /// Writes the current count to `*count_out`: the number of missing count-downs, below zero if there were

@@ -222,7 +222,9 @@ pub unsafe extern "C" fn dlm_lease_ends_ns(lease: *const dlm_lease) -> i64 {
 /// Releases the lock. Blocks for one call to the store. Never changes another holder's record. The handle
 /// must still be freed. `freed_out` may be NULL. `*freed_out` is true if the lock was this lease's and is
 /// free now. It is false if the lease was released or found lost before: then the call sends nothing to the
-/// store. Of several threads that release it at the same time, at most one gets true.
+/// store. Of several threads that release it at the same time, at most one gets true. Of leases that share the hold of one
+/// owner, see dlm_acquire_options.owner, the lock is free when the last one is released; the others get true without a call
+/// to the store.
 ///
 /// Errors: DLM_LEASE_LOST if the lease has expired in the store or the lock has another holder. After any
 /// other error the lock may or may not be free: DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_IN_DOUBT.

@@ -151,6 +151,32 @@ Examples:
   dlm latch create regions-loaded 3
   dlm latch create regions-loaded --for eu --for us";
 
+const AFTER_LATCH_RESET: &str = "\
+Exit status:
+  66   the latch does not exist, or has expired
+  74   in doubt: it may or may not have been reset
+  See `dlm --help` for the others.
+
+Examples:
+  dlm latch reset regions-loaded 3
+  dlm latch reset regions-loaded --for eu --for us";
+
+const AFTER_LATCH_RM: &str = "\
+Exit status:
+  66   the latch does not exist, or has expired
+  74   in doubt: it may or may not have been deleted
+  See `dlm --help` for the others.
+
+Example:
+  dlm latch rm regions-loaded";
+
+const AFTER_LATCH_LS: &str = "\
+Exit status: see `dlm --help`.
+
+Examples:
+  dlm latch ls
+  dlm latch ls --json import-";
+
 const AFTER_LATCH_DOWN: &str = "\
 Exit status:
   0    it counted, or WHO had counted before
@@ -595,6 +621,44 @@ pub(crate) enum LatchVerb {
         /// How long the latch lives after its last change, 1ms to 365d [default: 1d]
         #[arg(long, value_name = "TIME", value_parser = ttl)]
         ttl: Option<Duration>,
+    },
+    /// Begin a latch anew, with a count or with named participants
+    ///
+    /// Whatever was counted before has no effect any more, and everybody may count again. Reset a latch when all have
+    /// counted, and before anybody counts for the next time. Changes the count of the data centre of --farm.
+    #[command(verbatim_doc_comment, after_help = AFTER_LATCH_RESET)]
+    Reset {
+        #[command(flatten)]
+        latch: LatchArg,
+        /// How many count-downs open the latch, 0 to 2147483647
+        #[arg(value_name = "N", required_unless_present = "participants", conflicts_with = "participants")]
+        count: Option<i64>,
+        /// Name of a participant who has to count down; repeat the option for each of them
+        #[arg(long = "for", value_name = "WHO")]
+        participants: Vec<String>,
+        /// How long the latch lives from now; use the TTL of `create` [default: 1d]
+        #[arg(long, value_name = "TIME", value_parser = ttl)]
+        ttl: Option<Duration>,
+    },
+    /// Delete a latch
+    ///
+    /// Deletes the count of the data centre of --farm. Waits for the latch end with exit status 66 if no other data
+    /// centre has a count, or if they wait at level dc.
+    #[command(verbatim_doc_comment, after_help = AFTER_LATCH_RM)]
+    Rm {
+        #[command(flatten)]
+        latch: LatchArg,
+        /// The TTL of `create` [default: 1d]
+        #[arg(long, value_name = "TIME", value_parser = ttl)]
+        ttl: Option<Duration>,
+    },
+    /// List the latches of this client, each with the counts of all data centres
+    ///
+    /// In no particular order.
+    #[command(verbatim_doc_comment, after_help = AFTER_LATCH_LS)]
+    Ls {
+        /// How the names begin
+        prefix: Option<String>,
     },
     /// Count a latch down by one
     ///

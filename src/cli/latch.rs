@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use dlm::store::ListedLatch;
 use dlm::{AwaitOptions, Code, Deadline, Latch, LatchKind, LockManager, Moment};
 use serde_json::{Value, json};
 
 use crate::cli::args::{Global, LatchAction, LatchArg, LatchVerb};
-use crate::cli::exit::{CommandFailure, CommandOutcome, UNAVAILABLE};
+use crate::cli::exit::{self, CommandFailure, CommandOutcome, UNAVAILABLE};
+use crate::cli::names::{client_of, shown};
 use crate::cli::signals::{ENDING, Signals};
 use crate::cli::{open, output, waiting};
 
@@ -25,6 +27,21 @@ pub(crate) fn latch(global: &Global, action: &LatchAction) -> CommandOutcome {
             created.map_err(|error| CommandFailure::of_latch(&error, false))?;
             output(global, || count_json(&latch, count.unwrap_or(participants.len() as i64)), None)
         }
+        LatchVerb::Reset { latch, count, participants, ttl } => {
+            let latch = open(global, latch, *ttl)?;
+            let reset = match count {
+                Some(count) => latch.reset(*count),
+                None => latch.reset_for(participants),
+            };
+            reset.map_err(|error| CommandFailure::of_latch(&error, false))?;
+            output(global, || count_json(&latch, count.unwrap_or(participants.len() as i64)), None)
+        }
+        LatchVerb::Rm { latch, ttl } => {
+            let latch = open(global, latch, *ttl)?;
+            latch.delete().map_err(|error| CommandFailure::of_latch(&error, false))?;
+            output(global, || named(&latch, json!({ "deleted": true })), None)
+        }
+        LatchVerb::Ls { prefix } => ls(global, prefix.as_deref().unwrap_or_default()),
         LatchVerb::Down { latch, participant, ttl } => {
             let latch = open(global, latch, *ttl)?;
             let counted = match participant {
@@ -71,6 +88,50 @@ pub(crate) fn latch(global: &Global, action: &LatchAction) -> CommandOutcome {
             await_open(global, latch, *timeout, *until_created, *poll)
         }
     }
+}
+
+fn ls(global: &Global, prefix: &str) -> CommandOutcome {
+    let manager = open::builder(global, "latch").open()?;
+    open::reach(&manager, None)?;
+    let mut listed = 0_u64;
+    for latch in manager.latches(prefix) {
+        let latch = latch?;
+        listed += 1;
+        let line = if global.json { output::json(listed_json(&latch)) } else { listed_text(&latch) };
+        if !output::line_is_read(&line)? {
+            return Ok(0);
+        }
+    }
+    if listed == 0 {
+        let names = if prefix.is_empty() {
+            String::new()
+        } else {
+            format!(" whose name begins with {}", shown(prefix))
+        };
+        exit::to_stderr(&format!(
+            "{} has no latch of client {}{names}",
+            manager.store(),
+            client_of(&manager)
+        ));
+    }
+    Ok(0)
+}
+
+fn listed_text(latch: &ListedLatch) -> String {
+    let count = |(farm, count): (&String, &i64)| format!("{}: {count}", farm.escape_debug());
+    let counts: Vec<_> = latch.counts.iter().map(count).collect();
+    let name =
+        if latch.id.is_some() { shown(&latch.key) } else { format!("(unnamed record {:?})", latch.key) };
+    format!("{name}  {}", counts.join(", "))
+}
+
+fn listed_json(latch: &ListedLatch) -> Value {
+    json!({
+        "latch": latch.id.as_ref().map(|_| &latch.key),
+        // A record whose name is not known.
+        "record": if latch.id.is_none() { Some(&latch.key) } else { None },
+        "counts": latch.counts,
+    })
 }
 
 fn await_open(

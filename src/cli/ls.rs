@@ -1,7 +1,5 @@
 //! `dlm ls`: the locks of a store.
 
-use std::io::ErrorKind;
-
 use dlm::store::{ListedLock, LockQuery};
 use dlm::{Fence, Holder, Level, LockManager};
 use serde_json::json;
@@ -23,14 +21,8 @@ pub(crate) fn ls(global: &Global, args: &Ls) -> CommandOutcome {
         let holders = holders_of(&manager, &lock)?;
         let line =
             if global.json { output::json(as_json(&lock, &holders)) } else { as_text(&lock, &holders) };
-        match output::line(&line) {
-            // The reader needs no more.
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(0),
-            Err(error) => {
-                let what = format!("standard output cannot be written: {error}; check where it goes");
-                return Err(CommandFailure::internal(what));
-            }
-            Ok(()) => {}
+        if !output::line_is_read(&line)? {
+            return Ok(0);
         }
     }
     if listed == 0 {

@@ -34,10 +34,17 @@ pub(crate) fn refuse_closed() -> Result<(), CommandFailure> {
 
 /// Like [`line`], but ignores a closed pipe, because the reader may need only the beginning.
 pub(crate) fn show(text: &str) -> Result<(), CommandFailure> {
+    line_is_read(text).map(|_| ())
+}
+
+/// Like [`line`], and returns whether somebody still reads: `false` after the pipe was closed.
+pub(crate) fn line_is_read(text: &str) -> Result<bool, CommandFailure> {
     match line(text) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(CommandFailure::internal(format!(
-            "standard output cannot be written: {error}; check where it goes"
-        ))),
-        _ => Ok(()),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => {
+            let what = format!("standard output cannot be written: {error}; check where it goes");
+            Err(CommandFailure::internal(what))
+        }
     }
 }

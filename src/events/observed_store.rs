@@ -22,9 +22,9 @@ use crate::names::promise::Promise;
 use crate::runtime::time::{Deadline, Moment};
 use crate::store::{
     Acquired, AcquiredPermits, Attempt, Conversion, Converted, HistoryOf, HistoryStore, Inspection, Intent,
-    IntentId, LatchNote, LatchStore, ListCursor, LivenessStore, LockHold, LockPage, LockQuery, LockStore,
-    ModeStore, ModeTerms, NewLatch, OnRenewed, PermitTerms, Released, Renewal, Roster, SemaphoreState,
-    SemaphoreStore, Step, Stepped, StoreCounters, locks_only,
+    IntentId, LatchNote, LatchPage, LatchQuery, LatchStore, ListCursor, LivenessStore, LockHold, LockPage,
+    LockQuery, LockStore, ModeStore, ModeTerms, NewLatch, OnRenewed, PermitTerms, Released, Renewal, Roster,
+    SemaphoreState, SemaphoreStore, Step, Stepped, StoreCounters, locks_only,
 };
 
 pub(crate) struct ObservedStore {
@@ -506,6 +506,18 @@ impl LatchStore for ObservedStore {
 
     fn step(&self, step: &Step<'_>) -> Result<Stepped> {
         self.call(StoreCall::Step, None, |store| latches_of(store)?.step(step))
+    }
+
+    fn reset_latch(&self, new: &NewLatch<'_>) -> Result<()> {
+        self.call(StoreCall::ResetLatch, None, |store| latches_of(store)?.reset_latch(new))
+    }
+
+    fn delete_latch(&self, name: &LatchName, ttl: Duration, by: Deadline) -> Result<()> {
+        self.call(StoreCall::DeleteLatch, None, |store| latches_of(store)?.delete_latch(name, ttl, by))
+    }
+
+    fn list_latches(&self, asked: &LatchQuery<'_>) -> Result<LatchPage> {
+        self.call(StoreCall::ListLatches, None, |store| latches_of(store)?.list_latches(asked))
     }
 
     /// The first latch that could not be read decides the outcome.

@@ -39,6 +39,9 @@ use crate::wait::local_queues::{Answer, Ask, Ended, Terms};
 
 /// Asks the store once, for a caller that does not wait.
 pub(crate) fn once(session: &Arc<Session>, name: &LockName, terms: &AcquireTerms) -> Result<Lease> {
+    if let Some(lease) = reenter(session, name, terms)? {
+        return Ok(lease);
+    }
     let attempt = || attempt(session, name, terms, Deadline::at(Moment::OVER));
     once_with(session, name, terms, attempt, slice::from_ref)
 }
@@ -67,6 +70,10 @@ pub(crate) fn once_with<T>(
 
 /// Asks the store until it grants the lock or the wait is over. Blocks this thread.
 pub(crate) fn wait(session: &Arc<Session>, name: &LockName, terms: &AcquireTerms) -> Result<Lease> {
+    // Before it queues: whoever waits there waits for this owner.
+    if let Some(lease) = reenter(session, name, terms)? {
+        return Ok(lease);
+    }
     let look = || session.read_holder(name);
     wait_with(session, name, terms, |how| ask(session, name, how, terms, look), slice::from_ref)
 }
@@ -99,6 +106,33 @@ pub(crate) fn wait_with<T>(
     };
     report_acquire(session, (name, terms.mode), answer.as_ref().map(leases), || waited, open);
     answer
+}
+
+/// Shares the lock that this owner holds already. Event sinks receive nothing: the lock was acquired before.
+fn reenter(session: &Arc<Session>, name: &LockName, terms: &AcquireTerms) -> Result<Option<Lease>> {
+    let Some(owner) = &terms.reentrant else { return Ok(None) };
+    session.usable()?;
+    if terms.cancel.as_ref().is_some_and(CancelToken::is_cancelled) {
+        return Err(Error::Cancelled { waited: Duration::ZERO });
+    }
+    let Some(lock) = session.leases.reentrant.enter(name, owner) else { return Ok(None) };
+    // Dropping it leaves the hold.
+    let lease = Lease::sharing(session, lock);
+    if terms.dies_with_process && !lease.held().dies_with_process {
+        let allowed = "as for the lease that the owner holds already";
+        return Err(Error::invalid("dies_with_process", "true", allowed));
+    }
+    let until = Moment::now().after(terms.ttl);
+    let is_kept = lease.held().life.kept_until().is_some_and(|kept| kept >= until);
+    if !is_kept && lease.ends() < until {
+        match lease.renew_for(terms.ttl) {
+            // The owner has lost it.
+            Err(error) if error.code() == Code::LeaseLost => return Ok(None),
+            renewed => renewed.map_err(|error| error.context(format!("entering lock {name} again")))?,
+        }
+    }
+    terms.settle(slice::from_ref(&lease))?;
+    Ok(Some(lease))
 }
 
 /// Sends one request for the lock to the store. `look` returns the holder of the lock, for an exclusive attempt.
@@ -135,7 +169,7 @@ fn attempt(
     session.usable()?;
     let AcquireTerms { ttl, mode, .. } = *terms;
     let stay_ends = match session.leases.retake(name, ttl, mode, terms.dies_with_process, waits) {
-        ControlFlow::Break(Answer::Got(lock)) => return leased(session, lock).map(Answer::Got),
+        ControlFlow::Break(Answer::Got(lock)) => return leased(session, terms.owned(lock)).map(Answer::Got),
         ControlFlow::Break(Answer::Busy(holder)) => return Ok(Answer::Busy(holder)),
         ControlFlow::Continue(stay_ends) => stay_ends,
     };
@@ -168,7 +202,7 @@ fn attempt(
             let notices = notices.map(|notices| notices.grant);
             let until_death = terms.dies_with_process;
             let lease_terms = LeaseTerms { mode, ttl, asked, ends, until_death, notices };
-            let granted = granted(session, name, grant, lease_terms, stay_ends);
+            let granted = granted(session, name, grant, lease_terms, stay_ends, terms);
             terms.note_grant();
             granted
         }
@@ -217,6 +251,7 @@ fn granted(
     grant: Grant,
     terms: LeaseTerms,
     stay_ends: Option<Moment>,
+    asked: &AcquireTerms,
 ) -> Result<Answer<Lease>> {
     let may_stay = !terms.until_death && terms.mode == Mode::Exclusive;
     if let Some(linger) = session.leases.linger.as_ref().filter(|_| may_stay) {
@@ -230,7 +265,7 @@ fn granted(
         Some(stay_ends) => lock.goes_on_until(stay_ends),
         None => lock,
     };
-    leased(session, lock).map(Answer::Got)
+    leased(session, asked.owned(lock)).map(Answer::Got)
 }
 
 /// Makes the lease of a lock that this process has.
@@ -266,6 +301,7 @@ pub(crate) struct AcquireTerms {
     joins_together: bool,
     /// A lease of the same lock within which a reader reads once more.
     nested_in: Option<Arc<HeldLock>>,
+    reentrant: Option<Arc<str>>,
     wait: Mutex<ModeWait>,
 }
 
@@ -284,6 +320,7 @@ impl AcquireTerms {
         let is_of_readers = matches!(mode, Mode::Shared | Mode::Update);
         let joins_together = is_of_readers && session.modes(mode)?.joins_together();
         how.check_nested(name, mode)?;
+        how.check_reentrant(mode)?;
         // The manager's option is for the locks that can have it.
         let by_default = settings.dies_with_process && mode == Mode::Exclusive;
         let dies_with_process = how.dies_with_process || by_default;
@@ -309,8 +346,17 @@ impl AcquireTerms {
             speaks_for_all: ttl >= settings.timeout,
             joins_together,
             nested_in: how.nested_in.clone(),
+            reentrant: how.reentrant.clone(),
             wait: Mutex::new(ModeWait::since(began)),
         })
+    }
+
+    /// Lets the owner enter the lock again.
+    fn owned(&self, lock: HeldLock) -> HeldLock {
+        match &self.reentrant {
+            Some(owner) => lock.of_owner(Arc::clone(owner)),
+            None => lock,
+        }
     }
 
     /// Remembers what stood in the way. A writer that waits for readers, until `waits`, announces itself.

@@ -10,6 +10,9 @@ use crate::names::lock_name::LockName;
 use crate::names::mode::Mode;
 use crate::runtime::cancel::CancelToken;
 
+/// Longest key of an owner, in bytes.
+const OWNER_BYTES_MAX: usize = 255;
+
 /// Options of one acquisition, which override the manager's defaults. See [`Lock::acquire_with`](crate::Lock::acquire_with) and
 /// [`Lock::start`](crate::Lock::start).
 #[derive(Debug, Clone, Default)]
@@ -17,6 +20,7 @@ use crate::runtime::cancel::CancelToken;
 pub struct AcquireOptions {
     pub(crate) mode: Option<Mode>,
     pub(crate) nested_in: Option<Arc<HeldLock>>,
+    pub(crate) reentrant: Option<Arc<str>>,
     pub(crate) ttl: Option<Duration>,
     pub(crate) wait: Option<Duration>,
     pub(crate) cancel: Option<CancelToken>,
@@ -48,6 +52,26 @@ impl AcquireOptions {
     /// over, the acquisition waits like any other.
     pub fn nested_in(mut self, outer: &Lease) -> AcquireOptions {
         self.nested_in = Some(Arc::clone(outer.held()));
+        self
+    }
+
+    /// Lets whoever uses the same key acquire the lock once more while this process holds it for that key: through this manager,
+    /// in any thread. The leases share one hold of the lock, with one fence. Each is released by itself, and the lock is free
+    /// when the last one is released or dropped. `owner` is a key of the caller's, 1 to 255 bytes, such as the id of an order;
+    /// the store does not see it. It is never the thread, because one thread may work for many.
+    ///
+    /// To enter once more blocks for one renewal at most, and asks for no lock: if the hold has less left than the TTL of this
+    /// acquisition and is not kept alive for that long, it is renewed. What keeps the hold alive goes on until the last of
+    /// its leases is released. A renewal of one of them asks for the TTL of the hold at least, a [`keep`](Lease::keep) never makes it
+    /// end sooner, and [`stop_keeping`](Lease::stop_keeping) does nothing while there are several. If the hold is
+    /// lost, all its leases are. Descriptors and channels of a lease report what happens to the hold. An acquisition that
+    /// waits already when the owner gets the lock waits until it is free.
+    ///
+    /// [`Code::InvalidArgument`](crate::Code::InvalidArgument) for another mode than exclusive, together with a minimum hold, for
+    /// several locks together, for elections, and for [`Lock::start`](crate::Lock::start). A lease that was acquired so changes
+    /// no mode, and becomes a token only if no other shares its hold.
+    pub fn reentrant(mut self, owner: &str) -> AcquireOptions {
+        self.reentrant = Some(owner.into());
         self
     }
 
@@ -130,6 +154,35 @@ impl AcquireOptions {
             return Err(Error::invalid("outer lease, of the lock", outer.name().key(), allowed));
         }
         Ok(())
+    }
+
+    /// Checks the owner of an acquisition in this mode.
+    pub(crate) fn check_reentrant(&self, mode: Mode) -> Result<()> {
+        let Some(owner) = &self.reentrant else { return Ok(()) };
+        if !(1..=OWNER_BYTES_MAX).contains(&owner.len()) {
+            return Err(Error::invalid("owner", &**owner, format!("1 to {OWNER_BYTES_MAX} bytes")));
+        }
+        if mode != Mode::Exclusive {
+            return Err(Error::invalid(
+                "mode",
+                mode.name(),
+                "EXCLUSIVE for a lock that its owner may enter again",
+            ));
+        }
+        match self.min_hold {
+            None => Ok(()),
+            Some(min_hold) => Err(Error::invalid(
+                "min_hold",
+                format!("{min_hold:?}"),
+                "none for a lock that its owner may enter again",
+            )),
+        }
+    }
+
+    /// Refuses an owner, for an acquisition that cannot enter a lock again.
+    pub(crate) fn check_not_reentrant(&self, what: &str) -> Result<()> {
+        let Some(owner) = &self.reentrant else { return Ok(()) };
+        Err(Error::invalid("owner", &**owner, format!("none for {what}, which cannot enter a lock again")))
     }
 
     /// `ttl` is the checked TTL of the lease.

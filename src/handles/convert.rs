@@ -46,8 +46,8 @@ impl Lease {
     /// * [`Code::LeaseLost`]: the lease is over.
     /// * [`Code::InDoubt`]: the store did not say in time whether it made the change. The lease is over, and the library
     ///   releases what is left of it in the background.
-    /// * [`Code::InvalidArgument`]: the lease has this mode already, it is to become exclusive, it is that of a permit, or another
-    ///   thread changes it. [`Code::UnsupportedConversion`]: more rights than those of a reader.
+    /// * [`Code::InvalidArgument`]: the lease has this mode already, it is to become exclusive, it is that of a permit, another
+    ///   thread changes it, or it is [reentrant](crate::AcquireOptions::reentrant). [`Code::UnsupportedConversion`]: more rights than those of a reader.
     /// * [`Code::InternalError`]: the new lease cannot be kept alive, because no thread can be started. The lock is released.
     /// * After any other error the lease is as it was. [`Code::Closed`], [`Code::Forked`].
     pub fn downgrade(&self, to: Mode) -> Result<Lease> {
@@ -58,7 +58,7 @@ impl Lease {
                 "fewer rights than those of the lease; see Lease::upgrade",
             ));
         }
-        self.session.usable()?;
+        self.check_convertible()?;
         let change = downgrade(&self.session, &self.lock, to);
         let change = change.inspect_err(|error| self.not_changed(to, error.code(), Duration::ZERO))?;
         leased(&self.session, change)
@@ -91,13 +91,25 @@ impl Lease {
     }
 
     fn upgrade_unless(&self, wait: Duration, cancel: Option<&CancelToken>) -> Result<Lease> {
-        self.session.usable()?;
+        self.check_convertible()?;
         let began = Moment::now();
         let change = upgrade(&self.session, &self.lock, wait, cancel).inspect_err(|error| {
             let waited = if wait.is_zero() { Duration::ZERO } else { Moment::now().since(began) };
             self.not_changed(Mode::Exclusive, error.code(), waited);
         })?;
         leased(&self.session, change)
+    }
+
+    fn check_convertible(&self) -> Result<()> {
+        self.session.usable()?;
+        match self.lock.shared() {
+            None => Ok(()),
+            Some(_) => Err(Error::invalid(
+                "lease of lock",
+                self.name().key(),
+                "one whose owner may not enter the lock again: others may share its hold",
+            )),
+        }
     }
 
     /// Reports a change that was not made. The end of a lease has an event of its own.

@@ -99,6 +99,7 @@ impl Election {
     /// * [`Code::Cancelled`], [`Code::InvalidArgument`], [`Code::TableCreationError`], [`Code::InternalError`],
     ///   [`Code::Closed`], [`Code::Forked`].
     pub fn campaign(&self, options: &AcquireOptions) -> Result<Leadership> {
+        options.check_not_reentrant("an election")?;
         let mode = options.mode.unwrap_or(self.lock.mode());
         if mode != Mode::Exclusive {
             return Err(Error::invalid(

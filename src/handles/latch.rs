@@ -10,6 +10,7 @@ use crate::latch::watch::End;
 use crate::latch::watched_latch::Subscription;
 use crate::names::latch_name::LatchName;
 use crate::names::lock_name::Level;
+use crate::names::notice_endpoint::LatchListener;
 use crate::runtime::cancel::CancelToken;
 use crate::runtime::time::{Deadline, LONGEST_PARK, Moment};
 use crate::session::Session;
@@ -37,8 +38,9 @@ pub enum LatchKind {
 /// share it.
 ///
 /// The latch itself is in the store. [`create`](Latch::create) creates it, and all processes that use its name
-/// share it. It is open while its count is zero or less. It cannot be deleted. It expires one TTL (one day by
-/// default) after its last change. Then every call except those that create it fails with [`Code::NotFound`].
+/// share it. It is open while its count is zero or less. [`reset`](Latch::reset) makes it closed again. It expires one TTL
+/// (one day by default) after its last change, or ends by [`delete`](Latch::delete). Then every call except those that
+/// create it fails with [`Code::NotFound`].
 ///
 /// "This farm" is the farm that the manager was built with.
 ///
@@ -161,13 +163,62 @@ impl Latch {
     /// Those of [`create`](Latch::create). [`Code::InvalidArgument`] also for a name that is not 1 to 255 bytes
     /// without control characters, for a name given twice, and if the store cannot keep names.
     pub fn create_for(&self, participants: &[impl AsRef<str>]) -> Result<()> {
-        let mut roster: Vec<_> = participants.iter().map(|name| name.as_ref().to_owned()).collect();
-        roster.iter().try_for_each(|name| check_participant(name))?;
-        roster.sort_unstable();
-        if let Some(twice) = roster.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(Error::invalid("participant", &twice[0], "each name only once"));
-        }
+        let roster = checked_roster(participants)?;
         self.made(self.make(roster.len() as i64, &roster)?)
+    }
+
+    /// Begins the latch anew with this count, 0 to 2,147,483,647, whatever its count is. It then waits for no named
+    /// participant. This changes the count of this farm only, also for level XDC. Blocks for a read and a change of the store, and at
+    /// count 0 for a read of those to notify.
+    ///
+    /// What belongs to the time before has no effect any more: names that have counted may count again, and the store refuses
+    /// a request that is still on its way although its call has ended. A call that is under way meanwhile counts before or
+    /// after the reset. So reset a latch when all have counted, and before anybody may count for the next time. A wait that has not yet seen the latch open waits for its next opening. So if other
+    /// processes wait, let each of them count down a second latch when it has seen the first one open, or give each round
+    /// a latch of its own.
+    ///
+    /// A count-down of a Java service, through a Thrift gateway, or by an earlier version of this library that is on its
+    /// way counts in the new latch.
+    ///
+    /// # Errors
+    /// * [`Code::NotFound`]: this farm has no count. None is created.
+    /// * [`Code::InDoubt`]: the store did not report whether it reset the latch. A second call resets it once more, with
+    ///   all that was counted in between.
+    /// * [`Code::InvalidArgument`], before any I/O, also if the store cannot do this: through a Thrift gateway.
+    /// * The others of [`create`](Latch::create), except [`Code::AlreadyExists`].
+    pub fn reset(&self, count: i64) -> Result<()> {
+        self.begin_anew(count, &[])
+    }
+
+    /// Begins the latch anew for named participants: see [`reset`](Latch::reset) and [`create_for`](Latch::create_for).
+    ///
+    /// # Errors
+    /// Those of these two.
+    pub fn reset_for(&self, participants: &[impl AsRef<str>]) -> Result<()> {
+        let roster = checked_roster(participants)?;
+        self.begin_anew(roster.len() as i64, &roster)
+    }
+
+    /// Deletes the count of this farm. If no other farm has one, the latch does not exist any more: every call but those
+    /// that create it fails with [`Code::NotFound`], and so does every wait. A request that is still on its way has no
+    /// effect, also not on a latch that is created later, with the exceptions of [`reset`](Latch::reset). In Aerospike a
+    /// late request of [`create`](Latch::create) may create it once more. Use the TTL that the latch was created with: in
+    /// HBase, a shorter one lets the old count show again. Blocks for some reads and one or two changes of the store.
+    ///
+    /// # Errors
+    /// Those of [`reset`](Latch::reset). After [`Code::InDoubt`], a second call that returns [`Code::NotFound`] says that
+    /// the latch is gone.
+    pub fn delete(&self) -> Result<()> {
+        let (store, poller) = (self.store()?, &self.session.poller);
+        // A store may delete the notes of those who wait with the latch.
+        let listeners = self.listeners(store);
+        let began = poller.begin_step();
+        let deleted = store.delete_latch(&self.name, self.ttl, self.by());
+        self.changed(began, deleted.as_ref().err());
+        if deleted.is_ok() {
+            self.session.queue.notices().tell_opened(&listeners);
+        }
+        deleted.map_err(self.context("deleting"))
     }
 
     /// Returns this handle if the latch exists. Blocks for one read of the store.
@@ -319,11 +370,34 @@ impl Latch {
     }
 
     fn make(&self, count: i64, roster: &[String]) -> Result<bool> {
+        let new = self.new_latch(count, roster)?;
+        self.store()?.create_latch(&new).map_err(self.context("creating"))
+    }
+
+    fn new_latch<'a>(&'a self, count: i64, roster: &'a [String]) -> Result<NewLatch<'a>> {
         if !(0..=COUNT_MAX).contains(&count) {
             return Err(Error::invalid("count", count.to_string(), format!("0 to {COUNT_MAX}")));
         }
-        let new = NewLatch { name: &self.name, count, roster, ttl: self.ttl, by: self.by() };
-        self.store()?.create_latch(&new).map_err(self.context("creating"))
+        Ok(NewLatch { name: &self.name, count, roster, ttl: self.ttl, by: self.by() })
+    }
+
+    fn begin_anew(&self, count: i64, roster: &[String]) -> Result<()> {
+        let new = self.new_latch(count, roster)?;
+        let (store, poller) = (self.store()?, &self.session.poller);
+        let began = poller.begin_step();
+        let reset = store.reset_latch(&new);
+        self.changed(began, reset.as_ref().err());
+        if reset.is_ok() && count == 0 {
+            self.tell_others(store);
+        }
+        reset.map_err(self.context("resetting"))
+    }
+
+    /// Lets the waits of this process read the latch, unless the change has failed with this error.
+    fn changed(&self, began: u64, failed: Option<&Error>) {
+        if failed.is_none_or(Error::is_in_doubt) {
+            self.session.poller.stepped(&self.name, None, began);
+        }
     }
 
     fn made(&self, made: bool) -> Result<()> {
@@ -346,18 +420,22 @@ impl Latch {
         stepped.map_err(self.context("counting"))
     }
 
-    /// Notifies the other processes that wait for the latch that this one has probably opened it. Without notices, or if the
+    /// Notifies the other processes that wait for the latch that it is probably open now. Without notices, or if the
     /// store does not answer soon, they find out by polling.
     fn tell_others(&self, store: &dyn LatchStore) {
-        let notices = self.session.queue.notices();
-        if !notices.are_open() {
-            return;
+        self.session.queue.notices().tell_opened(&self.listeners(store));
+    }
+
+    /// Returns the processes that wait for the latch: none without notices, or if the store does not answer soon.
+    fn listeners(&self, store: &dyn LatchStore) -> Vec<LatchListener> {
+        if !self.session.queue.notices().are_open() {
+            return Vec::new();
         }
         let by = Deadline::after(self.session.settings.timeout.min(TELLING));
-        match store.listeners(&self.name, by) {
-            Ok(listeners) => notices.tell_opened(&listeners),
-            Err(error) => log::debug!("those who wait for latch {} poll: {}", self.name, error.chain()),
-        }
+        store.listeners(&self.name, by).unwrap_or_else(|error| {
+            log::debug!("those who wait for latch {} poll: {}", self.name, error.chain());
+            Vec::new()
+        })
     }
 
     fn store(&self) -> Result<&dyn LatchStore> {
@@ -375,6 +453,17 @@ impl Latch {
             Code::NotFound | Code::InvalidArgument => error,
             _ => error.context(format!("{doing} latch {}", self.name)),
         }
+    }
+}
+
+/// Checks the names of a new latch, and sorts them.
+fn checked_roster(participants: &[impl AsRef<str>]) -> Result<Vec<String>> {
+    let mut roster: Vec<_> = participants.iter().map(|name| name.as_ref().to_owned()).collect();
+    roster.iter().try_for_each(|name| check_participant(name))?;
+    roster.sort_unstable();
+    match roster.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(twice) => Err(Error::invalid("participant", &twice[0], "each name only once")),
+        None => Ok(roster),
     }
 }
 

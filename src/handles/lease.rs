@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::Receiver;
@@ -15,6 +16,7 @@ use crate::events::sinks::OpenSpans;
 use crate::handles::pending_call::PendingCall;
 use crate::lease::events::LeaseEvents;
 use crate::lease::held_lock::HeldLock;
+use crate::lease::held_lock::shared_hold::{ShareEnd, SharedHold};
 use crate::lease::keeper::TTL_MIN as KEPT_TTL_MIN;
 use crate::lease::token::LeaseToken;
 use crate::names::fence::{Epoch, Fence};
@@ -52,6 +54,8 @@ const DROP_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct Lease {
     pub(super) lock: Arc<HeldLock>,
     pub(super) session: Arc<Session>,
+    /// It was released, and others share its hold: see [`reentry`](crate::lease::reentry).
+    left: Arc<AtomicBool>,
 }
 
 impl Lease {
@@ -68,9 +72,29 @@ impl Lease {
     pub(crate) fn of(session: &Arc<Session>, lock: HeldLock) -> Result<Lease> {
         let lock = Arc::new(lock);
         session.leases.hold(&lock);
-        let lease = Lease { lock, session: Arc::clone(session) };
+        session.leases.reentrant.began(&lock);
+        let lease = Lease::sharing(session, lock);
         // The manager was closed during the request. Dropping the lease releases it.
         session.usable().map(|()| lease)
+    }
+
+    /// Makes a lease of a hold in which it is counted.
+    pub(crate) fn sharing(session: &Arc<Session>, lock: Arc<HeldLock>) -> Lease {
+        Lease { lock, session: Arc::clone(session), left: Arc::default() }
+    }
+
+    fn has_left(&self) -> bool {
+        self.left.load(Ordering::Acquire)
+    }
+
+    /// Returns for how long a renewal makes the hold last: others may rely on its TTL.
+    fn renewed_for(&self, ttl: Duration) -> Duration {
+        if self.lock.shared().is_some() { ttl.max(self.ttl()) } else { ttl }
+    }
+
+    /// Refuses a lease that was released while others share its hold.
+    fn not_left(&self) -> Result<()> {
+        if self.has_left() { Err(self.lock.left()) } else { Ok(()) }
     }
 
     pub(crate) fn held(&self) -> &Arc<HeldLock> {
@@ -154,7 +178,7 @@ impl Lease {
     /// Returns when the lease expires, on the lease clock. Returns zero once it was released or found lost, and in
     /// a forked child.
     pub fn ends(&self) -> Moment {
-        if self.session.not_forked().is_ok() { self.lock.ends() } else { Moment::OVER }
+        if self.session.not_forked().is_ok() && !self.has_left() { self.lock.ends() } else { Moment::OVER }
     }
 
     /// Returns the remaining time of the lease: zero once it has expired, or was released or found lost. No
@@ -181,6 +205,7 @@ impl Lease {
     ///   `clone`. A child that shares its parent's memory (`vfork`) is not detected.
     pub fn check(&self) -> Result<()> {
         self.session.not_forked()?;
+        self.not_left()?;
         self.lock.check().inspect_err(|_| self.events().report_state())
     }
 
@@ -209,7 +234,7 @@ impl Lease {
     ///
     /// In a forked child the answer is that of the parent's copy at the fork, and means nothing.
     pub fn state(&self) -> LeaseState {
-        self.lock.life.state()
+        if self.has_left() { LeaseState::Released } else { self.lock.life.state() }
     }
 
     /// Keeps the lease alive: background threads of the manager renew it from now on, for `max_hold` at most. No renewal
@@ -231,8 +256,12 @@ impl Lease {
     pub fn keep(&self, max_hold: Duration) -> Result<()> {
         self.session.usable()?;
         check_keep(self.ttl(), max_hold)?;
+        self.not_left()?;
         self.lock.check()?;
-        self.session.leases.keeper.keep(&self.lock, Moment::now().after(max_hold))
+        let until = Moment::now().after(max_hold);
+        // It must not end what another lease of the hold relies on.
+        let until = self.lock.shared().and(self.lock.life.kept_until()).map_or(until, |kept| kept.max(until));
+        self.session.leases.keeper.keep(&self.lock, until)
     }
 
     /// Goes on with what [`keep`](Lease::keep) of an earlier lease has begun.
@@ -260,6 +289,11 @@ impl Lease {
     pub(crate) fn notify(&self, completions: &Completions, tag: u64) -> Result<()> {
         self.session.usable()?;
         completions.not_forked()?;
+        if self.lock.shared().is_some() {
+            let allowed =
+                "one whose owner may not enter the lock again: its changes are those of other leases too";
+            return Err(Error::invalid("lease of lock", self.name().key(), allowed));
+        }
         if !self.lock.life.list_changes(completions, tag) {
             return Err(Error::invalid(
                 "lease of lock",
@@ -273,7 +307,7 @@ impl Lease {
     /// Takes the tag of [`notify`](Lease::notify) out of its list, for good.
     #[cfg(feature = "capi")]
     pub(crate) fn stop_notifying(&self) {
-        if self.session.not_forked().is_ok() {
+        if self.session.not_forked().is_ok() && self.lock.shared().is_none() {
             self.lock.life.stop_listing(true);
         }
     }
@@ -345,7 +379,8 @@ impl Lease {
     pub fn renew_for(&self, ttl: Duration) -> Result<()> {
         let ttl = checked_ttl(ttl)?;
         self.session.usable()?;
-        self.session.leases.renew(&self.lock, ttl)
+        self.not_left()?;
+        self.session.leases.renew(&self.lock, self.renewed_for(ttl))
     }
 
     /// Renews the lease as [`renew_for`](Lease::renew_for) does, for the TTL of the last grant or renewal if `ttl` is `None`.
@@ -356,6 +391,9 @@ impl Lease {
     /// [`Code::Closed`], [`Code::Forked`]. [`PendingCall::take`] returns all others.
     pub fn start_renewal(&self, ttl: Option<Duration>) -> Result<PendingCall<()>> {
         let ttl = checked_ttl(ttl.unwrap_or(self.ttl()))?;
+        self.session.not_forked()?;
+        self.not_left()?;
+        let ttl = self.renewed_for(ttl);
         let lock = Arc::clone(&self.lock);
         PendingCall::start(&self.session, self.name(), move |session| {
             session.usable()?;
@@ -367,7 +405,8 @@ impl Lease {
     ///
     /// Returns `true` if the lock was this lease's and is free now. Returns `false` without asking the store if
     /// the lease had been released or found lost before. Of several threads that release it at the same time, at
-    /// most one gets `true`.
+    /// most one gets `true`. A lease that [shares](crate::AcquireOptions::reentrant) its hold with others returns `true`
+    /// without asking the store, and the lock stays held.
     ///
     /// # Errors
     /// * [`Code::LeaseLost`]: the lease had expired in the store, or another holder has the lock.
@@ -377,10 +416,7 @@ impl Lease {
     pub fn release(&self) -> Result<bool> {
         // First, because in a forked child the mutex below may be held by a thread that does not exist there.
         self.session.not_forked()?;
-        if !self.lock.is_open() {
-            return Ok(false);
-        }
-        self.session.leases.release(&self.lock)
+        release(&self.session, &self.lock, &self.left)
     }
 
     /// Releases the lock as [`release`](Lease::release) does, but returns at once: a thread of the manager makes the call.
@@ -390,8 +426,8 @@ impl Lease {
     /// [`Code::InternalError`] if no thread can be started; [`Code::Closed`], [`Code::Forked`]. [`PendingCall::take`] returns
     /// all others.
     pub fn start_release(&self) -> Result<PendingCall<bool>> {
-        let lock = Arc::clone(&self.lock);
-        PendingCall::start(&self.session, self.name(), move |session| session.leases.release(&lock))
+        let (lock, left) = (Arc::clone(&self.lock), Arc::clone(&self.left));
+        PendingCall::start(&self.session, self.name(), move |session| release(session, &lock, &left))
     }
 
     /// Turns the lease into a token, by which any process can renew and release it. The lock stays held, but no
@@ -403,7 +439,8 @@ impl Lease {
     ///
     /// # Errors
     /// [`Code::LeaseLost`] if the lease was released or found lost, or is being released; [`Code::Closed`],
-    /// [`Code::Forked`]. If the store has to record it, also those of a store that does not serve.
+    /// [`Code::Forked`]; [`Code::InvalidArgument`] if another lease [shares](crate::AcquireOptions::reentrant) the hold. If the
+    /// store has to record it, also those of a store that does not serve.
     pub fn into_token(self) -> Result<LeaseToken> {
         self.hand_on()
     }
@@ -412,7 +449,22 @@ impl Lease {
     /// lost.
     pub(crate) fn hand_on(&self) -> Result<LeaseToken> {
         self.session.usable()?;
-        self.session.leases.hand_on(&self.lock)
+        self.not_left()?;
+        match self.lock.shared().map(|shared| shared.end_alone(&self.left)) {
+            None | Some(ShareEnd::Last) => {}
+            Some(ShareEnd::Before) => return Err(self.lock.left()),
+            Some(ShareEnd::Now) => {
+                let allowed =
+                    "none for a lock that its owner has entered again: a token would end the other leases";
+                return Err(Error::invalid("token of lock", self.name().key(), allowed));
+            }
+        }
+        let token = self.session.leases.hand_on(&self.lock);
+        match self.lock.shared() {
+            Some(shared) if token.is_err() && self.lock.is_open() => shared.goes_on(),
+            _ => self.session.leases.reentrant.ended(&self.lock),
+        }
+        token
     }
 
     /// Lets the lock stay held for this time from now, even if it is released sooner: at most the TTL. See
@@ -428,15 +480,39 @@ impl Lease {
     }
 
     /// Ends what [`keep`](Lease::keep) has begun: the lease then ends at its end, unless the caller renews it. A renewal under
-    /// way may still make it longer. Does nothing for a lease that is not kept alive. No I/O.
+    /// way may still make it longer. Does nothing for a lease that is not kept alive, and while others
+    /// [share](crate::AcquireOptions::reentrant) its hold. No I/O.
     ///
     /// # Errors
     /// [`Code::Forked`].
     pub fn stop_keeping(&self) -> Result<()> {
         self.session.not_forked()?;
-        self.session.leases.keeper.stop_keeping(&self.lock);
+        if !self.has_left() && !self.lock.shared().is_some_and(SharedHold::is_shared) {
+            self.session.leases.keeper.stop_keeping(&self.lock);
+        }
         Ok(())
     }
+}
+
+/// Ends a lease, and its hold if no other lease shares it. See [`Lease::release`].
+fn release(session: &Session, lock: &Arc<HeldLock>, left: &AtomicBool) -> Result<bool> {
+    if !lock.is_open() {
+        return Ok(false);
+    }
+    match leave(session, lock, left) {
+        ShareEnd::Last => session.leases.release(lock),
+        ShareEnd::Now => lock.check().map(|()| true),
+        ShareEnd::Before => Ok(false),
+    }
+}
+
+/// Ends a lease if others share its hold.
+fn leave(session: &Session, lock: &Arc<HeldLock>, left: &AtomicBool) -> ShareEnd {
+    let leaving = lock.shared().map_or(ShareEnd::Last, |shared| shared.leave(left));
+    if leaving == ShareEnd::Last {
+        session.leases.reentrant.ended(lock);
+    }
+    leaving
 }
 
 pub(crate) fn no_minimum() -> Error {
@@ -468,7 +544,11 @@ impl Drop for Lease {
     fn drop(&mut self) {
         // A forked child has a copy of its parent's lease and must not release it. Also, the mutex below may be
         // held by a thread that does not exist in the child.
-        if self.session.not_forked().is_err() || !self.lock.is_open() {
+        if self.session.not_forked().is_err() {
+            return;
+        }
+        let is_last = leave(&self.session, &self.lock, &self.left) == ShareEnd::Last;
+        if !is_last || !self.lock.is_open() {
             return;
         }
         self.session

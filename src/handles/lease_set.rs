@@ -38,6 +38,7 @@ impl LeaseSet {
         let order = ordered(locks)?;
         let ttl = checked_ttl(options.ttl.unwrap_or(settings.ttl))?;
         options.check(ttl)?;
+        options.check_not_reentrant("several locks together")?;
         if locks.len() > 1 {
             check_keep(ttl, Duration::MAX)?;
         }

@@ -24,7 +24,7 @@ use crate::wait::local_queues::Ask;
 
 /// A lock: a name and a level. Making this handle does no I/O, and any number of threads may share it. Each
 /// acquisition is a separate [`Lease`]. Locks are not reentrant: a thread that holds a lock cannot acquire it
-/// again.
+/// again, unless both acquisitions name one [owner](AcquireOptions::reentrant).
 #[derive(Clone)]
 pub struct Lock {
     name: LockName,
@@ -210,12 +210,14 @@ impl Lock {
     /// and for the store time-out at least, it returns
     /// [`Code::RetriesExhausted`](crate::Code::RetriesExhausted).
     pub fn start(&self, how: &AcquireOptions) -> Result<Pending> {
+        how.check_not_reentrant("a pending acquisition")?;
         Pending::start(&self.session, &self.name, self.terms(how)?, self.pending_work())
     }
 
     /// See [`Pending::start_here`].
     #[cfg(feature = "capi")]
     pub(crate) fn start_here(&self, how: &AcquireOptions) -> Result<(Pending, bool)> {
+        how.check_not_reentrant("a pending acquisition")?;
         Pending::start_here(&self.session, &self.name, self.terms(how)?, self.pending_work())
     }
 

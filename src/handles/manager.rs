@@ -13,7 +13,7 @@ use crate::handles::latch::{Latch, LatchKind};
 use crate::handles::lease::Lease;
 use crate::handles::lease_set::LeaseSet;
 use crate::handles::lock::Lock;
-use crate::handles::locks::{self, Locks};
+use crate::handles::locks::{self, Latches, Locks};
 use crate::handles::semaphore::Semaphore;
 use crate::lease::token::LeaseToken;
 use crate::names::diagnostic::{Diagnostic, Severity};
@@ -308,6 +308,34 @@ impl LockManager {
     /// contains NUL, if no farm is set, or if the store keeps locks only.
     pub fn latch(&self, id: &str, level: Level, kind: LatchKind) -> Result<Latch> {
         Latch::new(&self.session, id, level, kind)
+    }
+
+    /// Lists the latches of this manager's client id whose ids begin with `prefix` (`""` lists all), in no particular order,
+    /// each with the counts of all farms. Does no I/O itself: the iterator reads a page of the store when it needs one, and
+    /// each page has the time-out of one call. The list is no snapshot: a latch that exists all the time is listed once.
+    ///
+    /// In Aerospike, a record that a Java service or an earlier version of this library has created does not contain the name. It
+    /// is listed with [`id`](crate::store::ListedLatch::id) `None`, whatever the client and the prefix, until this library resets
+    /// it, or counts it for the first time.
+    ///
+    /// ```
+    /// # use dlm::{LatchKind, Level, LockManager};
+    /// # let manager = LockManager::builder().store_uri("memory:").client("orders").farm("dc1").open()?;
+    /// manager.latch("import-7", Level::Dc, LatchKind::CountDown)?.create(2)?;
+    /// for latch in manager.latches("import-") {
+    ///     let latch = latch?;
+    ///     println!("{} {:?}", latch.key, latch.counts); // orders#import-7 {"dc1": 2}
+    /// }
+    /// # assert_eq!(manager.latches("").count(), 1);
+    /// # Ok::<(), dlm::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The iterator returns the first error and ends: those of [`Latch::count`] but
+    /// [`Code::NotFound`](crate::Code::NotFound), and [`Code::InvalidArgument`](crate::Code::InvalidArgument) for a prefix
+    /// that no id can have, or a store that cannot list its latches.
+    pub fn latches(&self, prefix: &str) -> Latches {
+        Latches::new(&self.session, prefix)
     }
 
     /// Asks the holders of several locks who waits for them, and returns the answers in the same order: see

@@ -24,12 +24,14 @@
 pub(crate) mod conversion;
 mod errors;
 pub(crate) mod requests;
+pub(crate) mod shared_hold;
 
 use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use self::shared_hold::SharedHold;
 use crate::error::Result;
 use crate::lease::freeing::LockDoubt;
 use crate::lease::life::{Life, UNKNOWN};
@@ -69,6 +71,8 @@ pub(crate) struct HeldLock {
     /// When the time of staying ends that began before this lease. `None` if the lock has not stayed since others could
     /// have it.
     stay_ends: Option<Moment>,
+    /// Several leases of one owner may share the hold.
+    shared: Option<SharedHold>,
     /// Who broke the lock and why, once this is known.
     broken: OnceLock<String>,
     /// A request is under way that takes rights away: others may have them already.
@@ -188,6 +192,7 @@ impl HeldLock {
             spare: Some(spare),
             stays: AtomicBool::new(false),
             stay_ends: None,
+            shared: None,
             broken: OnceLock::new(),
             gives_up_rights: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -250,6 +255,15 @@ impl HeldLock {
     /// The lock stayed before this lease, and others could not have it in between.
     pub(crate) fn goes_on_until(self, stay_ends: Moment) -> HeldLock {
         HeldLock { stay_ends: Some(stay_ends), ..self }
+    }
+
+    /// Leases of this owner may share it.
+    pub(crate) fn of_owner(self, owner: Arc<str>) -> HeldLock {
+        HeldLock { shared: Some(SharedHold::new(owner)), ..self }
+    }
+
+    pub(crate) fn shared(&self) -> Option<&SharedHold> {
+        self.shared.as_ref()
     }
 
     /// It is this permit of a semaphore, which never stays.

@@ -19,6 +19,7 @@ use crate::lease::held_lock::{GivenUp, HeldLock, LeaseTerms, Leftover};
 use crate::lease::keeper::Keeper;
 use crate::lease::linger::{GiveBack, Linger, Retake};
 use crate::lease::loss::{find_reason, is_broken};
+use crate::lease::reentry::ReentrantHolds;
 use crate::lease::retake_right::NoRight;
 use crate::lease::token::{LeaseToken, StoreId};
 use crate::names::holder::{Holder, Identity};
@@ -62,6 +63,7 @@ pub(crate) struct Leases {
     pub(crate) keeper: Keeper,
     /// `None` if released locks do not stay.
     pub(crate) linger: Option<Arc<Linger>>,
+    pub(crate) reentrant: ReentrantHolds,
     is_closed: AtomicBool,
 }
 
@@ -101,7 +103,8 @@ impl Leases {
             }
         };
         let is_closed = AtomicBool::new(false);
-        Ok(Leases { store, settings, events, queue, background, held, keeper, linger, is_closed })
+        let reentrant = ReentrantHolds::default();
+        Ok(Leases { store, settings, events, queue, background, held, keeper, linger, reentrant, is_closed })
     }
 
     pub(crate) fn events_of<'a>(&'a self, lock: &'a HeldLock) -> LeaseEvents<'a> {

@@ -8,6 +8,7 @@ pub(crate) mod leases;
 pub(crate) mod life;
 pub(crate) mod linger;
 pub(crate) mod loss;
+pub(crate) mod reentry;
 pub(crate) mod reported;
 pub(crate) mod retake_right;
 pub(crate) mod token;

@@ -58,6 +58,20 @@ impl LatchRecord {
         true
     }
 
+    /// Begins a new incarnation of the farm's count. If it has none, returns `None` and changes nothing.
+    pub(super) fn reset(&mut self, new: &NewLatch<'_>, now: Moment) -> Option<()> {
+        self.delete(new.name.farm(), now)?;
+        self.create(new, now).then_some(())
+    }
+
+    /// Removes the farm's count. If it has none, returns `None` and changes nothing.
+    pub(super) fn delete(&mut self, farm: &str, now: Moment) -> Option<()> {
+        if !self.is_live(now) {
+            return None;
+        }
+        self.farms.remove(farm).map(|_| ())
+    }
+
     /// Takes one step. If the farm has no count, returns `None` and changes nothing.
     ///
     /// # Errors

@@ -5,6 +5,7 @@
 //! always applies to the count of the caller's farm. The Java library DistributedLatch 1.0.0-2 uses the same
 //! records in this way.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use crate::names::lock_name::Level;
 use crate::names::notice_endpoint::LatchListener;
 use crate::names::text::quoted;
 use crate::runtime::time::Deadline;
+use crate::store::lock_list::ListCursor;
 
 /// Longest name of a participant, in bytes.
 pub const PARTICIPANT_BYTES_MAX: usize = 255;
@@ -77,6 +79,64 @@ pub struct LatchNote<'a> {
     pub by: Deadline,
 }
 
+/// Which latches to list.
+#[derive(Debug, Clone, Copy)]
+pub struct LatchQuery<'a> {
+    /// The client whose latches are listed.
+    pub client: &'a str,
+    /// How their ids begin. May be empty.
+    pub prefix: &'a str,
+    /// Where the page begins: the cursor of the page before, with the same client and prefix.
+    pub after: Option<&'a ListCursor>,
+    /// About how many latches the page should have at most.
+    pub most: usize,
+    /// The deadline of the call.
+    pub by: Deadline,
+}
+
+/// A latch in a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ListedLatch {
+    /// The id of the latch. `None` if its record does not contain its name: a record that the Java library has created in
+    /// Aerospike, or an earlier version of this library. Such a latch may be another client's.
+    pub id: Option<String>,
+    /// The client and the id, `<client>#<id>`. For a record without a name: the set, and the digest of the key in
+    /// hexadecimal digits.
+    pub key: String,
+    /// The count of each farm that has one.
+    pub counts: BTreeMap<String, i64>,
+}
+
+impl ListedLatch {
+    /// Makes an element of a list, for stores.
+    pub fn new(client: &str, id: &str, counts: BTreeMap<String, i64>) -> ListedLatch {
+        ListedLatch { key: format!("{client}#{id}"), id: Some(id.to_owned()), counts }
+    }
+
+    /// Makes an element whose name is not known, for stores. `key` says which record it is.
+    pub fn unnamed(key: String, counts: BTreeMap<String, i64>) -> ListedLatch {
+        ListedLatch { id: None, key, counts }
+    }
+}
+
+/// A part of a list of latches.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LatchPage {
+    /// The latches of this page, in no particular order. A page may be empty and not be the last one.
+    pub latches: Vec<ListedLatch>,
+    /// Where the next page begins; `None` after the last page.
+    pub next: Option<ListCursor>,
+}
+
+impl LatchPage {
+    /// Makes a page, for stores.
+    pub fn new(latches: Vec<ListedLatch>, next: Option<ListCursor>) -> LatchPage {
+        LatchPage { latches, next }
+    }
+}
+
 /// The named participants of a latch in one farm.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Roster {
@@ -129,6 +189,35 @@ pub trait LatchStore: Send + Sync + fmt::Debug + 'static {
     ///   the step counted, for example because the latch no longer exists.
     fn step(&self, step: &Step<'_>) -> Result<Stepped>;
 
+    /// Ends the incarnation of the farm's count, and begins a new one with this count and these participants.
+    ///
+    /// Of the old incarnation, no participant, no mark and no late request has an effect on the new one. The store has
+    /// to make sure of that with a condition that no later incarnation meets: a request that is on its way cannot be
+    /// called back. If a reply was lost, the store must find out whether its own request had an effect. The default
+    /// refuses the call.
+    ///
+    /// # Errors
+    /// * [`Code::NotFound`](crate::Code::NotFound): the farm has no count. None is created.
+    /// * [`Code::InDoubt`](crate::Code::InDoubt): the store could not find out whether the new incarnation has begun.
+    fn reset_latch(&self, new: &NewLatch<'_>) -> Result<()> {
+        Err(unable("reset of latch", new.name))
+    }
+
+    /// Ends the incarnation of the farm's count as [`reset_latch`](LatchStore::reset_latch) does, and begins none: the
+    /// farm has no count any more. `ttl` is the TTL that the latch was created with. The default refuses the call.
+    ///
+    /// # Errors
+    /// Those of [`reset_latch`](LatchStore::reset_latch).
+    fn delete_latch(&self, name: &LatchName, _ttl: Duration, _by: Deadline) -> Result<()> {
+        Err(unable("deletion of latch", name))
+    }
+
+    /// Reads a part of the list of one client's latches. What exists all the time is listed once. The default refuses
+    /// the call.
+    fn list_latches(&self, asked: &LatchQuery<'_>) -> Result<LatchPage> {
+        Err(Error::invalid("list of latches", asked.client, UNABLE))
+    }
+
     /// Returns the counts of many latches, in the order of `asked`, with as few requests as the store can.
     ///
     /// For level DC the count is that of the latch's farm, for level XDC the sum over all farms. It is `None`
@@ -159,6 +248,13 @@ pub trait LatchStore: Send + Sync + fmt::Debug + 'static {
     fn listeners(&self, _name: &LatchName, _by: Deadline) -> Result<Vec<LatchListener>> {
         Ok(Vec::new())
     }
+}
+
+/// What a store without a call of this trait allows.
+const UNABLE: &str = "nothing: this store cannot do that";
+
+fn unable(what: &'static str, name: &LatchName) -> Error {
+    Error::invalid(what, name.id(), UNABLE)
 }
 
 /// Returns the error for a step by nobody whom the latch waits for. `pending` are the participants that have not

@@ -16,9 +16,9 @@ use super::scheme::Scheme;
 use super::store_uri::StoreUri;
 use super::{
     Acquired, AcquiredPermits, Attempt, Conversion, Converted, GrantRecord, HISTORY_MAX, HistoryOf,
-    HistoryStore, Inspection, Intent, IntentId, LatchNote, LatchStore, ListCursor, ListedLock, LockHold,
-    LockPage, LockQuery, LockStore, ModeStore, ModeTerms, NewLatch, PermitTerms, Released, Roster,
-    SemaphoreState, SemaphoreStore, Step, Stepped,
+    HistoryStore, Inspection, Intent, IntentId, LatchNote, LatchPage, LatchQuery, LatchStore, ListCursor,
+    ListedLatch, ListedLock, LockHold, LockPage, LockQuery, LockStore, ModeStore, ModeTerms, NewLatch,
+    PermitTerms, Released, Roster, SemaphoreState, SemaphoreStore, Step, Stepped,
 };
 use crate::error::{Error, Result};
 use crate::names::diagnostic::Diagnostic;
@@ -465,6 +465,41 @@ impl LatchStore for MemoryStore {
         let (mut latches, now) = (self.latches.lock(), Moment::now());
         let record = latches.live(step.name, now).ok_or_else(|| not_found(step.name))?;
         record.step(step, now).unwrap_or_else(|| Err(not_found(step.name)))
+    }
+
+    fn reset_latch(&self, new: &NewLatch<'_>) -> Result<()> {
+        new.roster.iter().try_for_each(|name| check_participant(name))?;
+        let (mut latches, now) = (self.latches.lock(), Moment::now());
+        let reset = latches.live(new.name, now).and_then(|record| record.reset(new, now));
+        reset.ok_or_else(|| not_found(new.name))
+    }
+
+    fn delete_latch(&self, name: &LatchName, _ttl: Duration, _by: Deadline) -> Result<()> {
+        let (mut latches, now) = (self.latches.lock(), Moment::now());
+        let record = latches.live(name, now).ok_or_else(|| not_found(name))?;
+        record.delete(name.farm(), now).ok_or_else(|| not_found(name))?;
+        if record.farms.is_empty() {
+            latches.by_name.remove(&key(name));
+        }
+        Ok(())
+    }
+
+    fn list_latches(&self, asked: &LatchQuery<'_>) -> Result<LatchPage> {
+        let (latches, now) = (self.latches.lock(), Moment::now());
+        let after = asked.after.map(ListCursor::as_bytes);
+        let is_wanted =
+            |id: &String| id.starts_with(asked.prefix) && after.is_none_or(|after| id.as_bytes() > after);
+        let live = latches.by_name.iter().filter(|(_, record)| record.is_live(now));
+        let mut found: Vec<_> =
+            live.filter(|((client, id), _)| client == asked.client && is_wanted(id)).collect();
+        found.sort_unstable_by_key(|((_, id), _)| id);
+        let most = asked.most.max(1);
+        let next = (found.len() > most).then(|| ListCursor::from_bytes(found[most - 1].0.1.as_bytes()));
+        let listed = found.into_iter().take(most).map(|((client, id), record)| {
+            let counts = record.farms.iter().map(|(farm, count)| (farm.clone(), count.count));
+            ListedLatch::new(client, id, counts.collect())
+        });
+        Ok(LatchPage::new(listed.collect(), next))
     }
 
     fn counts(&self, asked: &[(&LatchName, Level)], _by: Deadline) -> Result<Vec<Result<Option<i64>>>> {

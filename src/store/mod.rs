@@ -76,7 +76,8 @@ pub(crate) use latch_store::check_participant;
 #[cfg(feature = "hbase")]
 pub(crate) use latch_store::unexpected;
 pub use latch_store::{
-    LISTENERS_MAX, LatchNote, LatchStore, NewLatch, PARTICIPANT_BYTES_MAX, Roster, Step, Stepped,
+    LISTENERS_MAX, LatchNote, LatchPage, LatchQuery, LatchStore, ListedLatch, NewLatch,
+    PARTICIPANT_BYTES_MAX, Roster, Step, Stepped,
 };
 pub use lock_list::{ListCursor, ListedLock, LockPage, LockQuery};
 pub(crate) use lock_store::locks_only;

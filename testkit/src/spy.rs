@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use dlm::store::{
     Acquired, AcquiredPermits, Attempt, Conversion, Converted, HistoryStore, Inspection, Intent, IntentId,
-    LatchListener, LatchNote, LatchStore, ListCursor, LockHold, LockPage, LockQuery, LockStore, Mode,
-    ModeStore, ModeTerms, NewLatch, OwnerRecord, PermitTerms, Promise, Released, Roster, SemaphoreState,
-    SemaphoreStore, Step, Stepped, StoreCounters,
+    LatchListener, LatchNote, LatchPage, LatchQuery, LatchStore, ListCursor, LockHold, LockPage, LockQuery,
+    LockStore, Mode, ModeStore, ModeTerms, NewLatch, OwnerRecord, PermitTerms, Promise, Released, Roster,
+    SemaphoreState, SemaphoreStore, Step, Stepped, StoreCounters,
 };
 use dlm::{Deadline, Diagnostic, Holder, LatchName, Level, LockName, Moment, Result};
 use parking_lot::Mutex;
@@ -55,6 +55,12 @@ pub enum Call {
     InitializeLatches,
     /// [`LatchStore::create_latch`].
     CreateLatch,
+    /// [`LatchStore::reset_latch`].
+    ResetLatch,
+    /// [`LatchStore::delete_latch`].
+    DeleteLatch,
+    /// [`LatchStore::list_latches`].
+    ListLatches,
     /// [`LatchStore::step`].
     Step,
     /// [`LatchStore::counts`], with the number of latches that one call reads.
@@ -334,6 +340,18 @@ impl LatchStore for Spy {
 
     fn step(&self, step: &Step<'_>) -> Result<Stepped> {
         self.pass_latch(Call::Step, |store| store.step(step))
+    }
+
+    fn reset_latch(&self, new: &NewLatch<'_>) -> Result<()> {
+        self.pass_latch(Call::ResetLatch, |store| store.reset_latch(new))
+    }
+
+    fn delete_latch(&self, name: &LatchName, ttl: Duration, by: Deadline) -> Result<()> {
+        self.pass_latch(Call::DeleteLatch, |store| store.delete_latch(name, ttl, by))
+    }
+
+    fn list_latches(&self, asked: &LatchQuery<'_>) -> Result<LatchPage> {
+        self.pass_latch(Call::ListLatches, |store| store.list_latches(asked))
     }
 
     fn counts(&self, asked: &[(&LatchName, Level)], by: Deadline) -> Result<Vec<Result<Option<i64>>>> {

@@ -119,4 +119,15 @@ fn a_latch_is_counted_by_java_and_here_alike() {
     assert!(theirs.count_down_as("late").unwrap() && !theirs.count_down_as("late").unwrap());
     assert_eq!(java.ask(&format!("count {} count#{FARM}", place("theirs"))), "0");
     theirs.await_open().unwrap();
+
+    // Reset, Java counts on. After a deletion, Java finds nothing and may create it.
+    theirs.reset_for(&["a", "b"]).unwrap();
+    assert_eq!(java.ask(&format!("add {} count#{FARM} -1 600", place("theirs"))), "ok");
+    assert_eq!(java.ask(&format!("sum {}", place("theirs"))), "1");
+    theirs.delete().unwrap();
+    assert!(java.ask(&format!("count {} count#{FARM}", place("theirs"))).starts_with("error"));
+    assert_eq!(java.ask(&format!("create {} count#{FARM} 1 600", place("theirs"))), "ok");
+    assert!(theirs.count_down_as("a").unwrap());
+    assert_eq!(java.ask(&format!("count {} count#{FARM}", place("theirs"))), "0");
+    theirs.await_open().unwrap();
 }

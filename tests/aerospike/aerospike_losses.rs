@@ -2,11 +2,11 @@
 #![cfg(feature = "aerospike")]
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use dlm::store::{Attempt, Identity};
+use dlm::store::{Attempt, Identity, LatchListener, LatchNote, NoticeEndpoint};
 use dlm::{Code, Deadline, Latch, LatchKind, Level, LockManager};
 use dlm_fixtures::aerospike::{Place, aerospike_or_skip, namespace};
 use dlm_fixtures::aerospike_proxy;
@@ -253,6 +253,102 @@ fn a_step_that_comes_late_does_not_count_in_a_latch_that_was_made_anew() {
         assert_eq!(stage.theirs.count().unwrap(), 10, "participant {name:?}, made by Java: {java}");
         stage.ours.count_down().unwrap();
         assert_eq!(stage.theirs.count().unwrap(), 9);
+    }
+}
+
+#[test]
+fn a_step_that_comes_late_does_not_count_after_a_reset_or_a_deletion() {
+    let ends: [fn(&Latch); 3] = [
+        |latch| latch.reset(10).unwrap(),
+        |latch| latch.reset_for(&["worker-1", "worker-2"]).unwrap(),
+        |latch| {
+            latch.delete().unwrap();
+            latch.create(10).unwrap();
+        },
+    ];
+    for (end, begin_anew) in ends.into_iter().enumerate() {
+        for name in [None, Some("worker-1")] {
+            let Some(stage) = latch_stage("late-reset") else { return };
+            stage.theirs.create(3).unwrap();
+            let gate = Arc::new(Gate::default());
+            stage.proxy.next("change", Fault::KeepAndBreak(Arc::clone(&gate)));
+            match name {
+                Some(name) => assert!(stage.ours.count_down_as(name).unwrap()),
+                None => stage.ours.count_down().unwrap(),
+            }
+            assert_eq!((stage.proxy.hits(), stage.theirs.count().unwrap()), (1, 2));
+            begin_anew(&stage.theirs);
+            let begins = stage.theirs.count().unwrap();
+            gate.open();
+            until("the late request is carried out", || stage.proxy.late() == 1);
+            assert_eq!(stage.theirs.count().unwrap(), begins, "end {end}, participant {name:?}");
+            // The next step is for the new latch.
+            assert!(stage.ours.count_down_as("worker-1").unwrap());
+            assert_eq!(stage.theirs.roster().unwrap().arrived, ["worker-1"]);
+            assert_eq!(stage.theirs.count().unwrap(), begins - 1);
+        }
+    }
+}
+
+/// Each has seen the count of the other when it deletes its own. A record that stays would keep Java from creating the latch.
+#[test]
+fn of_farms_that_delete_their_counts_at_once_nothing_is_left() {
+    let Some(place) = aerospike_or_skip() else { return };
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
+    let store = dlm::store::open(&place.uri()).unwrap();
+    for round in 0..20 {
+        let latches = ["dc1", "dc2"].map(|farm| {
+            let client = format!("both-delete-{since}-{round}");
+            let manager =
+                LockManager::builder().store_uri(&place.uri()).client(&client).farm(farm).timeout(LONG);
+            let latch = manager.open().unwrap().latch("a", Level::Xdc, LatchKind::CountUpDown).unwrap();
+            latch.create(3).unwrap();
+            latch
+        });
+        let barrier = Barrier::new(2);
+        thread::scope(|scope| {
+            for latch in &latches {
+                scope.spawn(|| {
+                    barrier.wait();
+                    latch.delete().unwrap();
+                });
+            }
+        });
+        let listener =
+            LatchListener { endpoint: NoticeEndpoint::Udp(([192, 0, 2, 7], 9).into()), nonce: round };
+        let (name, by) = (latches[0].name(), Deadline::after(LONG));
+        let note = LatchNote { name, level: Level::Xdc, listener, lasts: LONG, by };
+        assert!(!store.latches().unwrap().listen(&note).unwrap(), "round {round}: the record is there");
+    }
+}
+
+#[test]
+fn a_reset_or_a_deletion_of_which_a_message_is_lost_is_made_once() {
+    for loss in LATCHES.losses() {
+        let Some(stage) = latch_stage("lost-reset") else { return };
+        stage.ours.create(3).unwrap();
+        stage.proxy.next("change", loss.clone());
+        stage.ours.reset(7).unwrap();
+        stage.theirs.count_down().unwrap();
+        assert_eq!((stage.proxy.hits(), stage.theirs.count().unwrap()), (1, 6));
+        stage.proxy.next("change", loss);
+        stage.ours.delete().unwrap();
+        assert_eq!((stage.proxy.hits(), code(stage.theirs.count())), (2, Code::NotFound));
+        assert_eq!(code(stage.ours.delete()), Code::NotFound);
+    }
+    // One that arrives late has no effect either.
+    let changes: [fn(&Latch) -> dlm::Result<()>; 2] = [|latch| latch.reset(7), |latch| latch.delete()];
+    for change in changes {
+        let Some(stage) = latch_stage("late-reset") else { return };
+        stage.ours.create(3).unwrap();
+        let gate = Arc::new(Gate::default());
+        stage.proxy.next("change", Fault::KeepAndBreak(Arc::clone(&gate)));
+        change(&stage.ours).unwrap();
+        stage.theirs.get_or_create(7).unwrap();
+        stage.theirs.count_down().unwrap();
+        gate.open();
+        until("the late request is carried out", || stage.proxy.late() == 1);
+        assert_eq!(stage.theirs.count().unwrap(), 6, "a late request began it anew");
     }
 }
 

@@ -85,6 +85,20 @@ static void names(struct dlm_manager *manager)
     OK(dlm_latch_pending(latch, &pending, &error));
     CHECK(dlm_texts_count(pending) == 1);
     dlm_texts_free(pending);
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_latch_reset_for(latch, twice, 2, &error));
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_latch_reset_for(latch, hole, 2, &error));
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_latch_reset(latch, -1, &error));
+    OK(dlm_latch_reset_for(latch, workers, 2, &error));
+    OK(dlm_latch_count_down_as(latch, "worker-1", &counted, &error));
+    CHECK(counted);
+    OK(dlm_latch_reset(latch, 1, &error));
+    OK(dlm_latch_pending(latch, &pending, &error));
+    CHECK(dlm_texts_count(pending) == 0);
+    dlm_texts_free(pending);
+    OK(dlm_latch_count_down(latch, &error));
+    OK(dlm_latch_delete(latch, &error));
+    EXPECT(DLM_NOT_FOUND, dlm_latch_delete(latch, &error));
+    EXPECT(DLM_NOT_FOUND, dlm_latch_reset(latch, 1, &error));
     dlm_latch_free(latch);
 }
 

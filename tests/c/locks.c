@@ -419,7 +419,8 @@ static void takes_options_by_their_size(const char *uri)
     const struct dlm_acquire_options by_default = DLM_ACQUIRE_OPTIONS;
     struct dlm_manager *manager = opened(uri, "options");
     struct dlm_lock *lock;
-    struct dlm_lease *lease;
+    struct dlm_lease *lease, *again, *other;
+    struct dlm_pending *pending;
     struct {
         struct dlm_acquire_options known;
         uint64_t newer[2];
@@ -459,6 +460,27 @@ static void takes_options_by_their_size(const char *uri)
     how = by_default;
     how.mode = DLM_MODE_PERMIT;
     refused_options(lock, &how);
+    how.mode = DLM_MODE_SHARED;
+    how.owner = "order-7";
+    refused_options(lock, &how);
+    how.mode = DLM_MODE_EXCLUSIVE;
+    how.owner = "";
+    refused_options(lock, &how);
+    how.owner = "order-7";
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_lock_acquire_start(lock, &how, &pending, &error));
+    OK(dlm_lock_acquire(lock, &how, &lease, &error));
+    OK(dlm_lock_acquire(lock, &how, &again, &error));
+    CHECK(dlm_lease_fence(lease) == dlm_lease_fence(again));
+    how.owner = "order-8";
+    EXPECT(DLM_LOCK_UNAVAILABLE, dlm_lock_try_acquire(lock, &how, &other, &error));
+    OK(dlm_lease_release(lease, NULL, &error));
+    EXPECT(DLM_LEASE_LOST, dlm_lease_check(lease, &error));
+    OK(dlm_lease_check(again, &error));
+    EXPECT(DLM_LOCK_UNAVAILABLE, dlm_lock_try_acquire(lock, &how, &other, &error));
+    dlm_lease_free(again);
+    dlm_lease_free(lease);
+    OK(dlm_lock_try_acquire(lock, &how, &other, &error));
+    dlm_lease_free(other);
     how = by_default;
     how.reserved[2] = 1;
     refused_options(lock, &how);

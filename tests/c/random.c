@@ -98,6 +98,8 @@ static const struct dlm_acquire_options *any_how(int64_t ttl_ms, int64_t wait_ms
     if (how.known.wait_ms != wait_ms)
         how.known.wait_ms = 0;
     how.known.min_hold_ms = 0;
+    /* A text, and no handle: the library reads it. */
+    how.known.owner = below(4) == 0 ? any_name() : NULL;
     return &how.known;
 }
 
@@ -260,7 +262,16 @@ static void use_latch(void)
     bool yes;
     int fd;
 
-    switch (below(12)) {
+    switch (below(15)) {
+    case 12:
+        judge(slot, dlm_latch_reset(slot->handle, (int64_t)below(4) - 1, &error));
+        return;
+    case 13:
+        judge(slot, dlm_latch_reset_for(slot->handle, participants, (size_t)below(3), &error));
+        return;
+    case 14:
+        judge(slot, dlm_latch_delete(slot->handle, &error));
+        return;
     case 0:
         judge(slot, dlm_latch_create(slot->handle, (int64_t)below(4) - 1, &error));
         return;

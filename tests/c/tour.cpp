@@ -287,6 +287,13 @@ static void latches(const char *uri) {
     dlm::Cancel cancel;
     cancel.trigger();
     CHECK(status_of([&] { crew.await_open(&cancel); }) == DLM_CANCELLED);
+    latch.reset_for({"worker-2"});
+    CHECK(latch.pending() == std::vector<std::string>{"worker-2"} && latch.count_down_as("worker-2"));
+    latch.reset(3);
+    CHECK(latch.count() == 3 && !latch.await_open_for(dlm::Wait(0ms)));
+    latch.remove();
+    CHECK(status_of([&] { latch.remove(); }) == DLM_NOT_FOUND);
+    CHECK(status_of([&] { latch.reset(1); }) == DLM_NOT_FOUND);
     manager.latch("nobody").create_for({});
     manager.latch("nobody").await_open();
 }

@@ -46,6 +46,38 @@ fn a_latch_that_exists_is_73_and_one_that_does_not_66() {
 }
 
 #[test]
+fn a_latch_is_reset_deleted_and_listed() {
+    let shell = Shell::new();
+    for verb in [&["reset", "a", "3"][..], &["rm", "a"]] {
+        shell.run(&[&["latch"], verb].concat()).fails_with(66);
+    }
+    let none = shell.run(&["latch", "ls"]).ok();
+    assert!(none.out.is_empty() && none.err.contains("has no latch of client"), "{}", none.err);
+    shell.run(&["latch", "create", "a", "--for", "x"]).ok();
+    shell.run(&["--farm", "dc2", "latch", "create", "a", "7"]).ok();
+    shell.run(&["latch", "create", "b", "1"]).ok();
+    shell.run(&["latch", "down", "--as", "x", "a"]).ok();
+    assert_eq!(shell.json(&["--json", "latch", "reset", "a", "--for", "x", "--for", "y"])["count"], 2);
+    assert_eq!(shell.run(&["latch", "pending", "a"]).ok().out, "x\ny\n");
+    shell.run(&["latch", "reset", "b", "4"]).ok();
+    let mut listed: Vec<_> = shell.run(&["latch", "ls"]).ok().out.lines().map(str::to_owned).collect();
+    listed.sort();
+    let farm = shell.json(&["--json", "latch", "count", "a"])["farm"].as_str().unwrap().to_owned();
+    assert!(
+        listed.len() == 2 && listed[0].contains("dc2: 7") && listed[0].contains(&format!("{farm}: 2")),
+        "{listed:?}"
+    );
+    let told = shell.json(&["--json", "latch", "ls", "b"]);
+    assert_eq!((told["counts"][&farm].as_i64(), told["record"].is_null()), (Some(4), true));
+    assert_eq!(shell.json(&["--json", "latch", "rm", "b"])["deleted"], true);
+    assert_eq!(shell.run(&["latch", "ls", "b"]).ok().out, "");
+    shell.run(&["latch", "count", "b"]).fails_with(66);
+    for verb in [&["reset", "a"][..], &["reset", "a", "3", "--for", "x"], &["reset", "a", "-1"]] {
+        shell.run(&[&["latch"], verb].concat()).fails_with(64);
+    }
+}
+
+#[test]
 fn participants_count_once_and_those_missing_are_named() {
     let shell = Shell::new();
     shell.run(&["latch", "create", "loaded", "--for", "b", "--for", "a"]).ok();

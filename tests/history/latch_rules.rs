@@ -259,3 +259,50 @@ fn a_latch_whose_creation_is_in_doubt_is_judged_by_its_timeouts_only() {
     sketch.wait("C", 21..30, 31, Answer::No);
     assert_eq!(sketch.violations()[0].events[0].called, at(21));
 }
+
+#[test]
+fn a_call_from_before_a_reset_that_counts_after_it_breaks_rule_l7() {
+    let broken = |read: i64, during: Answer| {
+        let mut sketch = latch();
+        sketch.count_down("A", 10..20, Answer::Ok);
+        // It was answered, or given up, before the reset.
+        sketch.count_down("B", 10..20, Answer::InDoubt);
+        sketch.add("C", 30..35, Operation::ResetLatch { count: 5, ttl: ms(60_000) }, Answer::Ok);
+        sketch.count_down("D", 32..40, during);
+        sketch.read_count(50..51, read);
+        sketch.broken()
+    };
+    assert_eq!(broken(5, Answer::NotFound), []);
+    for count in [2, 4, 6] {
+        assert_eq!(broken(count, Answer::NotFound), [Rule::FreshIncarnation], "{count}");
+    }
+    // One that was called meanwhile may have counted before or after.
+    for count in [4, 5] {
+        assert_eq!(broken(count, Answer::Ok), []);
+    }
+    assert_eq!(broken(3, Answer::Ok), [Rule::FreshIncarnation]);
+    let after = |count: i64| {
+        let mut sketch = latch();
+        sketch.add("C", 30..35, Operation::ResetLatch { count: 5, ttl: ms(60_000) }, Answer::Ok);
+        sketch.count_down("D", 36..40, Answer::Ok);
+        sketch.read_count(50..51, count);
+        sketch.broken()
+    };
+    assert_eq!((after(4), after(5)), (vec![], vec![Rule::FreshIncarnation]));
+}
+
+#[test]
+fn a_reset_in_doubt_and_a_second_reset_leave_the_count_open() {
+    let broken = |second: Operation, answer: Answer| {
+        let mut sketch = latch();
+        sketch.add("C", 30..35, Operation::ResetLatch { count: 5, ttl: ms(60_000) }, Answer::Ok);
+        sketch.add("C", 40..45, second, answer);
+        sketch.read_count(50..51, 9);
+        sketch.broken()
+    };
+    let reset = || Operation::ResetLatch { count: 9, ttl: ms(60_000) };
+    assert_eq!(broken(reset(), Answer::Ok), []);
+    assert_eq!(broken(reset(), Answer::InDoubt), []);
+    assert_eq!(broken(Operation::DeleteLatch, Answer::Ok), []);
+    assert_eq!(broken(reset(), Answer::NotFound), [Rule::FreshIncarnation]);
+}

@@ -364,6 +364,16 @@ fn a_latch_that_never_expires_is_found() {
     latch_mutant_breaks(LatchMutation::NeverExpires, Rule::LatchLifetime);
 }
 
+#[test]
+fn a_count_down_from_before_a_reset_that_counts_after_it_is_found() {
+    latch_mutant_breaks(LatchMutation::CountsLate, Rule::FreshIncarnation);
+}
+
+#[test]
+fn a_reset_that_changes_nothing_is_found() {
+    latch_mutant_breaks(LatchMutation::LosesReset, Rule::FreshIncarnation);
+}
+
 fn row_mutant_breaks(mutation: RowMutation) {
     must_break(Rule::Linearizable, &format!("{mutation:?}"), |seed| {
         RowWorkload::new(seed).run(&[ModelRow::mutant(mutation), ModelRow::mutant(mutation)])

@@ -39,6 +39,11 @@ impl HeldLock {
         }
     }
 
+    /// Returns the error of a call on a lease that was released while others share its hold.
+    pub(crate) fn left(&self) -> Error {
+        self.not_held(RELEASED)
+    }
+
     /// Returns the error of a renewal that was [too late](RenewalEnd::TooLate).
     pub(crate) fn revived(&self) -> Error {
         self.lost(LostReason::Expired, REVIVED)

@@ -9,7 +9,7 @@
 //! | fence of a lock | `D_FNC#<suffix>` | the lock's whole name | `fence` |
 //! | history of a lock | `D_HIST#<suffix>` | the lock's whole name | `entries` |
 //! | breaks of a grant | `D_HIST#<suffix>` | the lock's whole name, a NUL, the grant's number in 16 hexadecimal digits | `entries` |
-//! | latch | `D_LTCH#<suffix>` | `D_LTCH#<client>#<id>` | `count#<farm>`, ours for each farm, [`LISTENERS`] |
+//! | latch | `D_LTCH#<suffix>` | `D_LTCH#<client>#<id>` | `count#<farm>`, ours for each farm, [`LISTENERS`], [`LATCH`] |
 //!
 //! Locks and latches have the names of PhonePe's DLM 1.0.1 and DistributedLatch 1.0.0-2. The Java libraries never
 //! read a lock's bins, only whether the record exists. For a latch they add up every bin whose name contains
@@ -37,6 +37,9 @@ pub(crate) const SUFFIX_BYTES_MAX: usize = SET_BYTES_MAX - "DC##".len() - FARM_B
 pub(crate) const FENCE: &str = "fence";
 /// The bin of a latch's record with the processes that wait for it: a map from endpoints to notes.
 pub(crate) const LISTENERS: &str = "hears";
+/// The bin of a latch's record with `<client>#<id>`, for lists: the server keeps only a digest of the key. Java
+/// does not write it.
+pub(crate) const LATCH: &str = "latch";
 /// A fence is kept this long after its last use.
 pub(crate) const FENCE_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
 
@@ -183,7 +186,7 @@ impl LatchKeys {
         let farm = checked_farm(name.farm())?;
         Ok(LatchKeys {
             record_key: RecordKey {
-                set: format!("D_LTCH#{suffix}"),
+                set: latch_set(suffix),
                 key: format!("D_LTCH#{}#{}", name.client(), name.id()),
             },
             count: format!("count#{farm}"),
@@ -192,6 +195,11 @@ impl LatchKeys {
             made: format!("made#{farm}"),
         })
     }
+}
+
+/// Returns the set of the latches.
+pub(crate) fn latch_set(suffix: &str) -> String {
+    format!("D_LTCH#{suffix}")
 }
 
 /// Returns whether the Java library takes the bin for a farm's count.
@@ -296,7 +304,8 @@ mod tests {
         );
         assert_eq!(latch.count, "count#FA1");
         assert!(is_count(&latch.count));
-        assert!([&latch.steps, &latch.due, &latch.made].iter().all(|bin| !is_count(bin)));
+        let others = [&latch.steps, &latch.due, &latch.made];
+        assert!(others.into_iter().map(String::as_str).chain([LISTENERS, LATCH]).all(|bin| !is_count(bin)));
     }
 
     #[test]

@@ -7,6 +7,9 @@
 //! step     the farm has a count of the            add 1 or -1, mark the step, delete earlier marks of this
 //!          incarnation that was read, and         process
 //!          this step is not marked yet
+//! reset    the count has the incarnation that     write a new incarnation, as create does
+//!          was read
+//! delete   as reset                               delete the bins of the farm
 //! ```
 //!
 //! * The change that counts a step also marks it, under a unique number or under the participant's name. A request
@@ -28,11 +31,13 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use super::client::{
     BinOperation, BinValue, Client, FoundRecord, RecordExistsAction, TTL_KEPT, When, Write, Written,
 };
-use super::keys::{LISTENERS, LatchKeys, is_count, whole_seconds};
+use super::keys::{LATCH, LISTENERS, LatchKeys, is_count, whole_seconds};
+use super::list;
 use super::ready::wait_until_ready;
 use crate::error::{Error, Result};
 use crate::names::latch_name::LatchName;
@@ -43,7 +48,7 @@ use crate::runtime::sync::real::Mutex;
 use crate::runtime::time::{self, Deadline};
 use crate::store::latch_store::{LISTENERS_MAX, check_participant, unexpected};
 use crate::store::remote::resolve::Doubt;
-use crate::store::{LatchNote, LatchStore, NewLatch, Roster, Step, Stepped};
+use crate::store::{LatchNote, LatchPage, LatchQuery, LatchStore, NewLatch, Roster, Step, Stepped};
 
 /// Maximum number of rounds of one change. Another round is needed only after a lost reply or a change by a peer.
 const ROUNDS: usize = 16;
@@ -118,6 +123,10 @@ impl Steps {
         self.incarnations.lock().get(&key(keys)).cloned()
     }
 
+    fn ended(&self, keys: &LatchKeys) {
+        self.incarnations.lock().remove(&key(keys));
+    }
+
     fn made(&self, keys: &LatchKeys, incarnation: &Incarnation) {
         let mut incarnations = self.incarnations.lock();
         if incarnations.len() >= REMEMBERED {
@@ -149,8 +158,7 @@ impl LatchStore for AerospikeLatches {
         new.roster.iter().try_for_each(|name| check_participant(name))?;
         let keys = LatchKeys::of(new.name, &self.suffix)?;
         let made = self.steps.draw()?;
-        let mut due: Vec<_> = new.roster.iter().cloned().map(BinValue::Text).collect();
-        due.sort_by(|a, b| text(a).cmp(&text(b)));
+        let due = due_list(new.roster);
         let mut doubt = Doubt::none(new.by);
         for _ in 0..ROUNDS {
             // A new one for each request: a late request then has another incarnation.
@@ -160,6 +168,7 @@ impl LatchStore for AerospikeLatches {
                 BinOperation::Put(&keys.steps, BinValue::Map(vec![(made.clone(), BinValue::Int(0))])),
                 BinOperation::Put(&keys.due, BinValue::List(due.clone())),
                 BinOperation::Put(&keys.made, BinValue::Bytes(incarnation.as_bytes().to_vec())),
+                BinOperation::Put(LATCH, BinValue::Text(latch_text(new.name))),
             ];
             let write = Write {
                 record_key: &keys.record_key,
@@ -218,7 +227,7 @@ impl LatchStore for AerospikeLatches {
         let (exists, ttl_s) = (RecordExistsAction::UpdateOnly, whole_seconds(step.ttl));
         let mut incarnation = match self.steps.incarnation(&keys) {
             Some(incarnation) => incarnation,
-            None => self.incarnation(step, &keys)?,
+            None => self.incarnation(step.name, &keys, step.by)?,
         };
         self.refuse_unexpected(step, &keys, &incarnation)?;
         let mut doubt = Doubt::none(step.by);
@@ -256,7 +265,7 @@ impl LatchStore for AerospikeLatches {
                         // The step may have counted in the earlier incarnation.
                         return Err(gone(&mut doubt, step.name));
                     } else {
-                        incarnation = self.incarnation(step, &keys)?;
+                        incarnation = self.incarnation(step.name, &keys, step.by)?;
                         self.refuse_unexpected(step, &keys, &incarnation)?;
                     }
                 }
@@ -265,6 +274,19 @@ impl LatchStore for AerospikeLatches {
             }
         }
         Err(doubt.or(contended(step.name)))
+    }
+
+    fn reset_latch(&self, new: &NewLatch<'_>) -> Result<()> {
+        new.roster.iter().try_for_each(|name| check_participant(name))?;
+        self.replace(new.name, Some(new), new.ttl, new.by)
+    }
+
+    fn delete_latch(&self, name: &LatchName, ttl: Duration, by: Deadline) -> Result<()> {
+        self.replace(name, None, ttl, by)
+    }
+
+    fn list_latches(&self, asked: &LatchQuery<'_>) -> Result<LatchPage> {
+        list::latches(&self.client, &self.suffix, asked)
     }
 
     fn counts(&self, asked: &[(&LatchName, Level)], by: Deadline) -> Result<Vec<Result<Option<i64>>>> {
@@ -385,15 +407,128 @@ impl AerospikeLatches {
         }
     }
 
-    /// Reads the incarnation of the current count. Writes a new one if the count has none. No request of the step
-    /// has been sent yet, so a failure here never leaves the step in doubt.
-    fn incarnation(&self, step: &Step<'_>, keys: &LatchKeys) -> Result<Incarnation> {
-        let mut doubt = Doubt::none(step.by);
+    /// Ends the incarnation of the farm's count. `next` is the one that follows.
+    fn replace(
+        &self,
+        name: &LatchName,
+        next: Option<&NewLatch<'_>>,
+        ttl: Duration,
+        by: Deadline,
+    ) -> Result<()> {
+        let keys = LatchKeys::of(name, &self.suffix)?;
+        let fresh = OwnerToken::draw()?;
+        let mut incarnation = self.incarnation(name, &keys, by)?;
+        let is_alone = next.is_none() && self.is_alone(&keys, by)?;
+        let steps = match next {
+            Some(new) => vec![
+                BinOperation::Put(&keys.count, BinValue::Int(new.count)),
+                BinOperation::Put(&keys.steps, BinValue::Map(Vec::new())),
+                BinOperation::Put(&keys.due, BinValue::List(due_list(new.roster))),
+                BinOperation::Put(&keys.made, BinValue::Bytes(fresh.as_bytes().to_vec())),
+                BinOperation::Put(LATCH, BinValue::Text(latch_text(name))),
+            ],
+            None => {
+                let own = [keys.count.as_str(), &keys.steps, &keys.due, &keys.made];
+                // If another farm creates its count meanwhile, processes that wait poll, and lists do not name the latch.
+                let shared = is_alone.then_some([LISTENERS, LATCH]).into_iter().flatten();
+                own.into_iter().chain(shared).map(BinOperation::Drop).collect()
+            }
+        };
+        // Other farms may have their counts in the record.
+        let ttl_s = if next.is_some() { whole_seconds(ttl) } else { TTL_KEPT };
+        let exists = RecordExistsAction::UpdateOnly;
+        let mut doubt = Doubt::none(by);
+        for _ in 0..ROUNDS {
+            let is_it = [When::Has(&keys.count), When::Is(&keys.made, &incarnation.id)];
+            let when = Some(When::Both(Box::new(is_it)));
+            let write = Write { record_key: &keys.record_key, exists, when, steps: &steps, ttl_s };
+            match doubt.ask(|| self.client.write(&write, by)) {
+                Ok(Written::Done(_)) => {
+                    self.replaced(&keys, &fresh, next);
+                    if next.is_none() && !is_alone {
+                        self.drop_rest(&keys, by);
+                    }
+                    return Ok(());
+                }
+                Ok(_) => {
+                    let bins = [keys.count.as_str(), &keys.made];
+                    let found = doubt.ask(|| self.client.read(&keys.record_key, &bins, by));
+                    let found = found.map_err(|error| doubt.or(error))?;
+                    let found = found.filter(|found| found.int(&keys.count).is_some());
+                    let id = found.as_ref().and_then(|found| found.bytes(&keys.made));
+                    if id == Some(fresh.as_bytes()) {
+                        self.replaced(&keys, &fresh, next);
+                        return Ok(());
+                    }
+                    if id == Some(&incarnation.id[..]) {
+                        continue;
+                    }
+                    match &found {
+                        // The count is gone, and a late request does not find the incarnation that it names.
+                        None if doubt.is_open() && next.is_none() => {
+                            self.replaced(&keys, &fresh, next);
+                            if !is_alone {
+                                self.drop_rest(&keys, by);
+                            }
+                            return Ok(());
+                        }
+                        Some(_) if !doubt.is_open() => incarnation = self.incarnation(name, &keys, by)?,
+                        _ => return Err(gone(&mut doubt, name)),
+                    }
+                }
+                Err(error) => doubt.go_on(error)?,
+            }
+        }
+        Err(doubt.or(contended(name)))
+    }
+
+    /// Remembers what a reset has written.
+    fn replaced(&self, keys: &LatchKeys, fresh: &OwnerToken, next: Option<&NewLatch<'_>>) {
+        match next {
+            Some(new) => {
+                let due = Arc::new(new.roster.iter().cloned().collect());
+                self.steps.made(keys, &Incarnation { id: fresh.as_bytes().to_vec(), due });
+            }
+            None => self.steps.ended(keys),
+        }
+    }
+
+    /// Returns whether no other farm has a count in the record.
+    fn is_alone(&self, keys: &LatchKeys, by: Deadline) -> Result<bool> {
+        let found = self.client.read_many(&[(keys.record_key.clone(), Vec::new())], by)?;
+        let found = found.into_iter().next().transpose()?.flatten();
+        let mut bins = found.iter().flat_map(|found| &found.bins);
+        Ok(!bins.any(|(bin, _)| is_count(bin) && *bin != keys.count))
+    }
+
+    /// Deletes what is left of a record if other farms have deleted their counts meanwhile. Java could not create the latch
+    /// beside it. If that fails, or comes between a farm's creation and its first read, lists do not name the latch, or what is
+    /// left ends with its TTL.
+    fn drop_rest(&self, keys: &LatchKeys, by: Deadline) {
+        let is_empty = self.is_alone(keys, by);
+        let write = Write {
+            record_key: &keys.record_key,
+            exists: RecordExistsAction::UpdateOnly,
+            when: Some(When::Lacks(&keys.count)),
+            steps: &[BinOperation::Drop(LISTENERS), BinOperation::Drop(LATCH)],
+            ttl_s: TTL_KEPT,
+        };
+        let dropped =
+            is_empty.and_then(|is_empty| is_empty.then(|| self.client.write(&write, by)).transpose());
+        if let Err(error) = dropped {
+            log::debug!("what is left of a deleted latch stays until its TTL ends: {}", error.chain());
+        }
+    }
+
+    /// Reads the incarnation of the current count. Writes a new one if the count has none. No request of the change
+    /// has been sent yet, so a failure here never leaves it in doubt.
+    fn incarnation(&self, name: &LatchName, keys: &LatchKeys, by: Deadline) -> Result<Incarnation> {
+        let mut doubt = Doubt::none(by);
         for _ in 0..ROUNDS {
             let bins = [keys.count.as_str(), &keys.made, &keys.due];
-            let found = self.client.read_with_collections(&keys.record_key, &bins, step.by)?;
+            let found = self.client.read_with_collections(&keys.record_key, &bins, by)?;
             let Some(found) = found.filter(|found| found.int(&keys.count).is_some()) else {
-                return Err(not_found(step.name));
+                return Err(not_found(name));
             };
             if let Some(id) = found.bytes(&keys.made) {
                 let due = Arc::new(due_in(&found, keys).map(str::to_owned).collect());
@@ -407,27 +542,30 @@ impl AerospikeLatches {
                 record_key: &keys.record_key,
                 exists: RecordExistsAction::UpdateOnly,
                 when: Some(When::HasLacks { has: &keys.count, lacks: &keys.made }),
-                steps: &[BinOperation::Put(&keys.made, BinValue::Bytes(drawn.as_bytes().to_vec()))],
+                steps: &[
+                    BinOperation::Put(&keys.made, BinValue::Bytes(drawn.as_bytes().to_vec())),
+                    BinOperation::Put(LATCH, BinValue::Text(latch_text(name))),
+                ],
                 ttl_s: TTL_KEPT,
             };
-            if let Err(error) = self.client.write(&write, step.by)
+            if let Err(error) = self.client.write(&write, by)
                 && let Err(error) = doubt.go_on(error)
             {
-                return Err(self.not_counted(step.name, error));
+                return Err(self.not_changed(name, error));
             }
         }
-        Err(self.not_counted(step.name, contended(step.name)))
+        Err(self.not_changed(name, contended(name)))
     }
 
-    /// Converts an error from before the step was sent. The result is never in doubt.
-    fn not_counted(&self, name: &LatchName, error: Error) -> Error {
+    /// Converts an error from before the change was sent. The result is never in doubt.
+    fn not_changed(&self, name: &LatchName, error: Error) -> Error {
         if !error.is_in_doubt() {
             return error;
         }
         Error::RetriesExhausted {
             store: self.client.uri().to_owned(),
             what: format!(
-                "latch {name} was not counted: the incarnation of its count could not be read or written"
+                "latch {name} was not changed: the incarnation of its count could not be read or written"
             ),
             source: Some(error.into()),
         }
@@ -440,6 +578,18 @@ fn mark<'a>(found: &'a FoundRecord, keys: &LatchKeys, key: &BinValue) -> Option<
         Some(BinValue::Map(steps)) => steps.iter().find(|(marked, _)| marked == key).map(|(_, mark)| mark),
         _ => None,
     }
+}
+
+/// Returns the text that lists find the latch by.
+fn latch_text(name: &LatchName) -> String {
+    format!("{}#{}", name.client(), name.id())
+}
+
+/// Returns the expected participants as they are stored: sorted.
+fn due_list(roster: &[String]) -> Vec<BinValue> {
+    let mut due = roster.to_vec();
+    due.sort_unstable();
+    due.into_iter().map(BinValue::Text).collect()
 }
 
 /// Returns the expected participants of the farm.
@@ -471,15 +621,15 @@ fn not_found(name: &LatchName) -> Error {
     Error::NotFound { name: name.to_string() }
 }
 
-/// Returns the error for a step whose latch does not exist. If an answer was lost, the step may have counted before
-/// the latch ended.
+/// Returns the error for a change whose latch does not exist. If an answer was lost, it may have been made before the latch
+/// ended.
 fn gone(doubt: &mut Doubt, name: &LatchName) -> Error {
     if !doubt.is_open() {
         return not_found(name);
     }
     let lost = doubt.or(not_found(name));
     let what =
-        format!("a step of latch {name} was not answered, and the latch has ended or was created again");
+        format!("a change of latch {name} was not answered, and the latch has ended or was created again");
     Error::InDoubt { what, source: Some(lost.into()) }
 }
 

@@ -1,12 +1,13 @@
-//! Lists of the locks in a namespace, of both layouts.
+//! Lists of the locks in a namespace, of both layouts, and of its latches.
 //!
 //! A set has the locks of one farm, or those of level XDC. Each set is read by ranges of its partitions. A record is in
-//! one partition only, so no lock is read twice. A record contains the name of its lock if this library wrote it.
+//! one partition only, so no lock is read twice. A record contains the name of its lock if this library wrote it. The same
+//! holds for latches, which have one set.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
-use super::client::{Client, FoundRecord, PARTITIONS, RecordDigest, SetPart, When};
-use super::keys::{LockKeys, RecordKey, java_bins, own_bins};
+use super::client::{BinValue, Client, FoundRecord, PARTITIONS, RecordDigest, SetPart, When};
+use super::keys::{LATCH, LockKeys, RecordKey, java_bins, latch_set, own_bins};
 use super::nodes::Node;
 use super::standing::{STANDING_READS, java_record, own};
 use crate::error::Result;
@@ -16,7 +17,7 @@ use crate::names::lock_name::LockName;
 use crate::runtime::time::Deadline;
 use crate::store::layout::Layout;
 use crate::store::remote::Standing;
-use crate::store::{ListCursor, ListedLock, LockPage, LockQuery};
+use crate::store::{LatchPage, LatchQuery, ListCursor, ListedLatch, ListedLock, LockPage, LockQuery};
 
 /// Where a page begins: a partition of a set.
 struct SetPosition {
@@ -83,6 +84,58 @@ pub(super) fn page(
         _ => sets.into_iter().find(|set| *set > at.set).map(|set| SetPosition { set, partition: 0 }),
     };
     Ok(LockPage::new(locks, next.map(|next| next.encode())))
+}
+
+/// Reads the latches of some partitions of their set.
+pub(super) fn latches(client: &Client, suffix: &str, asked: &LatchQuery<'_>) -> Result<LatchPage> {
+    let set = latch_set(suffix);
+    let begin = match asked.after.map(SetPosition::decode).transpose()? {
+        Some(at) if at.set == set => at.partition,
+        Some(_) => return Err(asked.after.map(ListCursor::refused).expect("it was decoded")),
+        None => 0,
+    };
+    let objects: u64 = Node::ask_all(client, &[], asked.by)?.iter().map(|node| node.objects(&set)).sum();
+    let count = partitions_of_page(objects, asked.most).min(PARTITIONS - begin);
+    let part = SetPart { set: &set, begin, count };
+    // Of any time.
+    let found = client.read_part(&part, &When::WrittenAfter(0), asked.by)?;
+    let mut seen = HashSet::new();
+    let listed = found.iter().filter(|(digest, _)| seen.insert(*digest));
+    let listed = listed.filter_map(|(digest, found)| listed_latch(&set, asked, digest, found)).collect();
+    let partition = begin + count;
+    let next = (partition < PARTITIONS).then(|| SetPosition { set, partition }.encode());
+    Ok(LatchPage::new(listed, next))
+}
+
+/// Returns `None` for a record without counts, and for the latch of another client.
+fn listed_latch(
+    set: &str,
+    asked: &LatchQuery<'_>,
+    digest: &[u8; 20],
+    found: &FoundRecord,
+) -> Option<ListedLatch> {
+    let counts: BTreeMap<String, i64> = found
+        .bins
+        .iter()
+        .filter_map(|(bin, value)| match value {
+            BinValue::Int(count) => Some((bin.strip_prefix("count#")?.to_owned(), *count)),
+            _ => None,
+        })
+        .collect();
+    if counts.is_empty() {
+        return None;
+    }
+    // A record with the name of another latch would hide that one.
+    let is_its = |text: &&str| {
+        let key = RecordKey { set: set.to_owned(), key: format!("D_LTCH#{text}") };
+        RecordDigest::of(&key).as_bytes() == digest
+    };
+    let Some(text) = found.text(LATCH).filter(is_its) else {
+        let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        return Some(ListedLatch::unnamed(format!("{set} {digest}"), counts));
+    };
+    let id = text.strip_prefix(asked.client)?.strip_prefix('#')?;
+    id.starts_with(asked.prefix).then(|| ListedLatch::new(asked.client, id, counts))
 }
 
 /// Returns the sets of locks with names of this prefix, sorted.

@@ -39,7 +39,7 @@ const OPEN_TRIES: u32 = 20;
 /// Maximum number of tries of a grant that finds all reserved fences used up.
 const FENCE_TRIES: u32 = 3;
 /// Number of records that one read transaction searches for the names of liveness files. It takes about a millisecond.
-const SEARCHED_AT_ONCE: usize = 1000;
+pub(super) const SEARCHED_AT_ONCE: usize = 1000;
 
 /// A [`LockStore`] and [`LatchStore`] for the processes of one machine. URI: `embedded:`, `embedded:/path` or
 /// `embedded:/path?group=on`.

@@ -33,7 +33,12 @@ pub(super) fn is_key(key: &[u8]) -> bool {
 
 /// Returns the key `LATCH#<client>#<id>`.
 pub(super) fn key(name: &LatchName) -> Vec<u8> {
-    [PREFIX, name.client().as_bytes(), b"#", name.id().as_bytes()].concat()
+    [client_prefix(name.client()), name.id().as_bytes().to_vec()].concat()
+}
+
+/// Returns how the keys of the client's latches begin.
+pub(super) fn client_prefix(client: &str) -> Vec<u8> {
+    [PREFIX, client.as_bytes(), b"#"].concat()
 }
 
 /// A record without its names.

@@ -1,18 +1,24 @@
 //! Latches in the embedded store. Each is one record, and each change is one transaction.
 
-use super::embedded_store::EmbeddedStore;
-use super::latch_codec::{FARMS_MAX, Head, decode, encode, key};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::embedded_store::{EmbeddedStore, SEARCHED_AT_ONCE};
+use super::latch_codec::{FARMS_MAX, Head, client_prefix, decode, encode, key};
 use super::listener_codec;
 use super::room::{ChangeResult, Room};
 use crate::error::{Error, Result};
 use crate::names::latch_name::LatchName;
-use crate::names::lock_name::Level;
+use crate::names::lock_name::{KEY_BYTES_MAX, Level};
 use crate::names::notice_endpoint::LatchListener;
+use crate::names::text::quoted;
 use crate::runtime::time::{Deadline, Moment};
 use crate::store::embedded::lmdb::{Reader, TxnEnd, Writer};
 use crate::store::latch_record::{LatchRecord, count_of};
 use crate::store::latch_store::check_participant;
-use crate::store::{LatchNote, LatchStore, NewLatch, Roster, Step, Stepped};
+use crate::store::{
+    LatchNote, LatchPage, LatchQuery, LatchStore, ListCursor, ListedLatch, NewLatch, Roster, Step, Stepped,
+};
 
 fn not_found(name: &LatchName) -> Error {
     Error::NotFound { name: name.to_string() }
@@ -46,6 +52,70 @@ impl LatchStore for EmbeddedStore {
                 counted => Ok(TxnEnd::Commit(counted)),
             }
         })
+    }
+
+    fn reset_latch(&self, new: &NewLatch<'_>) -> Result<()> {
+        new.roster.iter().try_for_each(|name| check_participant(name))?;
+        self.change_latch(Room::Latch, new.name, new.by, |_, record, now| {
+            record.reset(new, now).ok_or_else(|| not_found(new.name))?;
+            Ok(TxnEnd::Commit(()))
+        })
+    }
+
+    /// A call is over before the next one begins, so no late request can reach another incarnation. Notes of processes
+    /// that wait stay: they end by themselves.
+    fn delete_latch(&self, name: &LatchName, _ttl: Duration, by: Deadline) -> Result<()> {
+        self.change_latch(Room::Held, name, by, |_, record, now| {
+            record.delete(name.farm(), now).ok_or_else(|| not_found(name))?;
+            Ok(TxnEnd::Commit(()))
+        })
+    }
+
+    /// One read transaction for each page. The cursor is the last key that was read.
+    fn list_latches(&self, asked: &LatchQuery<'_>) -> Result<LatchPage> {
+        let begin = [client_prefix(asked.client), asked.prefix.as_bytes().to_vec()].concat();
+        let after = asked.after.map(ListCursor::as_bytes);
+        if let Some(cursor) = asked
+            .after
+            .filter(|after| !after.as_bytes().starts_with(&begin) || after.as_bytes().len() > KEY_BYTES_MAX)
+        {
+            return Err(cursor.refused());
+        }
+        let (found, last) = self.environment.read(asked.by, |reader| {
+            let (now, mut found) = (Moment::now(), Vec::new());
+            let mut list = |key: &[u8], value: &[u8]| {
+                let counts = Head::decode(value).map(|(head, _)| {
+                    let counts = head.counts.iter().map(|(farm, count)| ((*farm).to_owned(), *count));
+                    head.is_live(now).then(|| counts.collect::<BTreeMap<_, _>>())
+                });
+                found.push((key.to_vec(), counts));
+                found.len()
+            };
+            let mut key = after.unwrap_or(&begin).to_vec();
+            // The first key that begins so may be the beginning itself.
+            if after.is_none()
+                && let Some(value) = reader.get(&begin)?
+            {
+                list(&begin, value);
+            }
+            for _ in 0..SEARCHED_AT_ONCE {
+                let next = reader.after(&key)?.filter(|(next, _)| next.starts_with(&begin));
+                let Some((next, value)) = next else { return Ok((found, None)) };
+                key = next.to_vec();
+                if list(next, value) >= asked.most.max(1) {
+                    break;
+                }
+            }
+            Ok((found, Some(key)))
+        })?;
+        let prefix = client_prefix(asked.client).len();
+        let mut latches = Vec::with_capacity(found.len());
+        for (key, counts) in found {
+            let id = String::from_utf8_lossy(&key[prefix..]).into_owned();
+            let counts = counts.ok_or_else(|| self.unreadable(format!("latch {}", quoted(&id))))?;
+            latches.extend(counts.map(|counts| ListedLatch::new(asked.client, &id, counts)));
+        }
+        Ok(LatchPage::new(latches, last.map(ListCursor::from_bytes)))
     }
 
     /// All counts come from one consistent state of the file.
@@ -127,7 +197,10 @@ impl EmbeddedStore {
             // Read the clock here, after the wait for other writers: the latch's whole TTL starts now.
             let end = change(writer, &mut record, Moment::now())?;
             if let TxnEnd::Commit(_) = &end {
-                writer.put(&key, &encode(&record))?;
+                match record.farms.is_empty() {
+                    true => writer.delete(&key)?,
+                    false => writer.put(&key, &encode(&record))?,
+                }
             }
             Ok(end)
         })
@@ -136,8 +209,6 @@ impl EmbeddedStore {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::store::latch_record::FarmCount;
 

@@ -5,8 +5,9 @@
 //! table D_LTCH_<suffix>, family C, row  h(k) ++ k  with  k = <client>_<latch>
 //!
 //!   count_<farm>              the farm's count: 8 bytes, big-endian
+//!                             D, random bits              the count was deleted: fewer than 8 bytes
 //!   op_<slot>_<farm>          0, operation                 idempotency mark: this change took effect
-//!   made_<farm>               0, incarnation               the incarnation of the latch that the names belong to
+//!   made_<farm>               0, incarnation               the incarnation of the count, if it has names or was reset
 //!   due_<farm> 00 <name>      0, incarnation               this participant is expected
 //!   came_<farm> 00 <name>     0, incarnation, operation    this participant has counted
 //!   hears_<address>           0, random bits               the process at this address waits
@@ -16,15 +17,21 @@
 //! only the first eight bytes of a value. In this table `0` means eight zero bytes; the bytes after them belong
 //! to this library. Farm names contain no NUL, so two pairs of farm and name never share a column.
 
+use std::collections::BTreeMap;
+use std::fmt;
+
 use super::cell_store::{Content, NO_TABLE};
+use super::list::{in_ranges, of_each_hash};
 use super::marks::ZERO;
 use crate::error::{Error, Result};
 use crate::names::latch_name::LatchName;
 use crate::names::lock_name::{Level, NamePolicy};
 use crate::names::notice_endpoint::{LatchListener, NoticeEndpoint};
+use crate::names::owner::OwnerToken;
 use crate::names::text::quoted;
-use crate::store::hbase::row_keys::latch_row;
+use crate::store::hbase::row_keys::{latch_row, salted};
 use crate::store::hbase::table_name::checked_table;
+use crate::store::{LatchPage, LatchQuery, ListedLatch};
 
 const COUNTS: &[u8] = b"count_";
 
@@ -109,9 +116,28 @@ pub(super) fn count_in<'a>(
     Ok(sum)
 }
 
-/// Decodes the count in a column. An empty value means that there is no count.
-fn number(name: &LatchName, column: &[u8], value: &[u8]) -> Result<Option<i64>> {
-    if value.is_empty() {
+/// How the value of a deleted count begins. No count has so many, and the Java library reads no number from a value that is so
+/// short.
+pub(super) const DELETED: &[u8] = b"D";
+
+/// Returns the value of a count that is deleted now. It is unique, so a creation can say which deletion it follows: the
+/// request of an earlier one does not.
+pub(super) fn deleted_value() -> Result<[u8; 7]> {
+    let mut value = [0; 7];
+    let token = OwnerToken::draw()?;
+    for (to, from) in value.iter_mut().zip(DELETED.iter().chain(token.as_bytes())) {
+        *to = *from;
+    }
+    Ok(value)
+}
+
+pub(super) fn is_deleted(value: &[u8]) -> bool {
+    value.starts_with(DELETED) && value.len() == 7
+}
+
+/// Decodes the count in a column. An empty value means that there is no count, and so does that of a deleted one.
+fn number(name: &dyn fmt::Display, column: &[u8], value: &[u8]) -> Result<Option<i64>> {
+    if value.is_empty() || is_deleted(value) {
         return Ok(None);
     }
     let bytes = value.try_into().map_err(|_| Error::Internal {
@@ -123,6 +149,53 @@ fn number(name: &LatchName, column: &[u8], value: &[u8]) -> Result<Option<i64>> 
         source: None,
     })?;
     Ok(Some(i64::from_be_bytes(bytes)))
+}
+
+/// Reads a part of the list of a client's latches. `read` reads the rows of a range, each with its count columns: see
+/// [`in_ranges`].
+pub(super) fn page(
+    asked: &LatchQuery<'_>,
+    read: impl Fn(&[u8], &[u8], usize) -> Result<(Vec<LatchRow>, Option<Vec<u8>>)>,
+) -> Result<LatchPage> {
+    let begin = format!("{}_", asked.client);
+    let ranges = of_each_hash(vec![format!("{begin}{}", asked.prefix).into_bytes()]);
+    let read = in_ranges(ranges, asked.after, asked.most.max(1), asked.by, |from, to, most| {
+        let (rows, next) = read(from, to, most)?;
+        let listed = rows.iter().map(|(row, cells)| listed(asked.client, &begin, row, cells));
+        Ok((listed.filter_map(Result::transpose).collect::<Result<_>>()?, next))
+    });
+    match read {
+        Ok((latches, next)) => Ok(LatchPage::new(latches, next)),
+        Err(error) if is_no_table(&error) => Ok(LatchPage::default()),
+        Err(error) => Err(error),
+    }
+}
+
+/// The key of a row and its columns.
+pub(super) type LatchRow = (Vec<u8>, Vec<(Vec<u8>, Vec<u8>)>);
+
+/// Returns `None` for a row without counts, and for one that is not a latch's.
+fn listed(
+    client: &str,
+    begin: &str,
+    row: &[u8],
+    cells: &[(Vec<u8>, Vec<u8>)],
+) -> Result<Option<ListedLatch>> {
+    let key = row.get(1..).and_then(|key| std::str::from_utf8(key).ok());
+    let Some(id) =
+        key.filter(|key| salted(key.as_bytes(), &[]) == row).and_then(|key| key.strip_prefix(begin))
+    else {
+        return Ok(None);
+    };
+    let mut counts = BTreeMap::new();
+    for (column, value) in cells {
+        let Some(farm) = column.strip_prefix(COUNTS) else { continue };
+        let farm = String::from_utf8_lossy(farm).into_owned();
+        if let Some(count) = number(&quoted(&format!("{client}#{id}")), column, value)? {
+            counts.insert(farm, count);
+        }
+    }
+    Ok((!counts.is_empty()).then(|| ListedLatch::new(client, id, counts)))
 }
 
 /// Prefix of the columns of processes that wait.
@@ -204,6 +277,18 @@ mod tests {
         assert_eq!(row_of(&name("a-b", NamePolicy::Strict)).unwrap()[1..], *b"a-b_a");
     }
 
+    const DELETED_DC3: [u8; 7] = *b"D-rando";
+
+    #[test]
+    fn a_deleted_count_is_none_and_no_number_for_java() {
+        let value = deleted_value().unwrap();
+        assert!(is_deleted(&value) && value != deleted_value().unwrap() && value.len() < 8);
+        for count in [0, 1, -1, i64::from(i32::MAX), i64::from(i32::MIN)] {
+            assert!(!is_deleted(&count.to_be_bytes()));
+        }
+        assert!(!is_deleted(b"") && !is_deleted(b"D") && is_deleted(&DELETED_DC3));
+    }
+
     #[test]
     fn each_level_reads_the_counts_that_are_its_own_and_nothing_else() {
         let (two, minus) = (2i64.to_be_bytes(), (-5i64).to_be_bytes());
@@ -212,6 +297,7 @@ mod tests {
             (b"count_dc1", &two),
             (b"count_dc10", &minus),
             (b"count_dc2", b""),
+            (b"count_dc3", &DELETED_DC3),
             (b"op_x_dc1", b"anything"),
         ];
         let name = name("a", NamePolicy::Strict);

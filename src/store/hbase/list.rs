@@ -26,32 +26,49 @@ pub(super) fn page(
     most: usize,
     by: Deadline,
 ) -> Result<LockPage> {
+    let filled = query.is_held_only();
+    let (locks, next) =
+        in_ranges(ranges(query.prefix_text().as_bytes()), after, most, by, |from, to, most| {
+            let RowPage { rows, next } =
+                table.scan(&RowScan { column, beside, from, to, filled, most }, by)?;
+            let listed = |mut row: ScannedRow| {
+                let standing = standing(&mut row);
+                listed(&row.row, standing).filter(|lock| !filled || lock.holder.is_some())
+            };
+            Ok((rows.into_iter().filter_map(listed).collect(), next))
+        })?;
+    Ok(LockPage::new(locks, next))
+}
+
+/// Reads what is listed in these ranges of rows from `after` on, about `most`. `read` reads a part of one range: its
+/// arguments are the first row, the first row behind, and how much. It also returns where the rest begins.
+pub(super) fn in_ranges<T>(
+    ranges: impl Iterator<Item = (Vec<u8>, Vec<u8>)>,
+    after: Option<&ListCursor>,
+    most: usize,
+    by: Deadline,
+    read: impl Fn(&[u8], &[u8], usize) -> Result<(Vec<T>, Option<Vec<u8>>)>,
+) -> Result<(Vec<T>, Option<ListCursor>)> {
     let mut at = after.map(|cursor| cursor.as_bytes().to_vec()).unwrap_or_default();
-    let (mut locks, mut has_read) = (Vec::new(), false);
-    for (from, to) in ranges(query.prefix_text().as_bytes()) {
+    let (mut listed, mut has_read) = (Vec::new(), false);
+    for (from, to) in ranges {
         if to <= at {
             continue;
         }
         let mut next = Some(if at > from { at.clone() } else { from });
         while let Some(from) = next.take().filter(|from| *from < to) {
             // A page that has used up its time is shorter, so that the caller gets on.
-            if locks.len() >= most || (has_read && by.passed()) {
-                return Ok(LockPage::new(locks, Some(ListCursor::from_bytes(from))));
+            if listed.len() >= most || (has_read && by.passed()) {
+                return Ok((listed, Some(ListCursor::from_bytes(from))));
             }
-            let filled = query.is_held_only();
-            let scan = RowScan { column, beside, from: &from, to: &to, filled, most: most - locks.len() };
-            let RowPage { rows, next: further } = table.scan(&scan, by)?;
+            let (part, further) = read(&from, &to, most - listed.len())?;
             has_read = true;
-            let listed = |mut row: ScannedRow| {
-                let standing = standing(&mut row);
-                listed(&row.row, standing).filter(|lock| !filled || lock.holder.is_some())
-            };
-            locks.extend(rows.into_iter().filter_map(listed));
+            listed.extend(part);
             next = further;
         }
         at = to;
     }
-    Ok(LockPage::new(locks, None))
+    Ok((listed, None))
 }
 
 /// Returns the ranges of rows whose names begin with the prefix, in the order of rows: first row, and first row behind.
@@ -61,8 +78,13 @@ fn ranges(prefix: &[u8]) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
         (_, true) => Some(level.to_vec()),
         _ => None,
     });
+    of_each_hash(begins.into_iter().flatten().collect())
+}
+
+/// Returns the ranges of rows whose keys begin so, in the order of rows.
+pub(super) fn of_each_hash(begins: Vec<Vec<u8>>) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
     (0..=u8::MAX).flat_map(move |hash| {
-        begins.clone().into_iter().flatten().map(move |begin| {
+        begins.clone().into_iter().map(move |begin| {
             let from = [&[hash][..], &begin].concat();
             (from.clone(), behind(from))
         })

@@ -1,12 +1,13 @@
 //! The contract of `dlm::store::LatchStore`.
 
+use std::collections::BTreeMap;
 use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
 use dlm::store::{
-    LISTENERS_MAX, LatchListener, LatchName, LatchNote, LatchStore, LockStore, NewLatch, NoticeEndpoint,
-    Step, Stepped,
+    LISTENERS_MAX, LatchListener, LatchName, LatchNote, LatchQuery, LatchStore, ListedLatch, LockStore,
+    NewLatch, NoticeEndpoint, Step, Stepped,
 };
 use dlm::{Code, Deadline, Level, Moment, NamePolicy};
 
@@ -352,6 +353,221 @@ pub fn a_new_latch_knows_nothing_of_the_names_of_the_last(site: &Site) {
         assert_eq!(code(step_as(&*store, &name, -1, Some("b"), TTL)), Code::InvalidArgument);
         Some(())
     });
+}
+
+fn reset(store: &dyn LockStore, name: &LatchName, count: i64, roster: &[String]) -> dlm::Result<()> {
+    latches(store).reset_latch(&NewLatch { name, count, roster, ttl: TTL, by: soon() })
+}
+
+fn delete(store: &dyn LockStore, name: &LatchName) -> dlm::Result<()> {
+    latches(store).delete_latch(name, TTL, soon())
+}
+
+/// Whether the store ends incarnations. If not, it must say so and change nothing.
+fn replaces(site: &Site) -> bool {
+    if !site.names {
+        let (store, name) = (site.store(), name(site, "refused"));
+        assert!(create(&*store, &name, 3, TTL));
+        assert_eq!(code(reset(&*store, &name, 5, &[])), Code::InvalidArgument);
+        assert_eq!(code(delete(&*store, &name)), Code::InvalidArgument);
+        assert_eq!(count(&*store, &name), Some(3), "a refused call changed the count");
+    }
+    site.names
+}
+
+pub fn a_latch_that_is_reset_begins_anew_for_everybody(site: &Site) {
+    if !replaces(site) {
+        return;
+    }
+    let (ours, theirs, name) = (site.store(), site.store(), name(site, "a"));
+    assert_eq!(code(reset(&*ours, &name, 3, &[])), Code::NotFound);
+    assert_eq!(count(&*ours, &name), None, "a reset made the latch");
+    assert!(create(&*ours, &name, 3, TTL));
+    // Both have read what the latch was before.
+    for store in [&ours, &theirs] {
+        step(&**store, &name, -1).unwrap();
+    }
+    for round in 0..3 {
+        let by = [&ours, &theirs][round % 2];
+        reset(&**by, &name, 5, &[]).unwrap();
+        for (store, left) in [(&theirs, 4), (&ours, 3), (&theirs, 2)] {
+            assert!(matches!(step(&**store, &name, -1), Ok(Stepped::Counted(_))), "round {round}");
+            for store in [&ours, &theirs] {
+                assert_eq!(count(&**store, &name), Some(left), "round {round}");
+            }
+        }
+    }
+    assert!(!create(&*ours, &name, 9, TTL), "a latch that was reset exists");
+    // From zero and below, which is what it is for.
+    for _ in 0..3 {
+        step(&*ours, &name, -1).unwrap();
+    }
+    reset(&*theirs, &name, 2, &[]).unwrap();
+    assert_eq!(count(&*ours, &name), Some(2));
+}
+
+pub fn a_reset_latch_knows_nothing_of_the_names_of_before(site: &Site) {
+    if !replaces(site) {
+        return;
+    }
+    let (ours, theirs, name) = (site.store(), site.store(), name(site, "a"));
+    let roster = |store: &dyn LockStore| latches(store).roster(&name, soon()).unwrap();
+    assert!(create_for(&*ours, &name, 2, &owned(&["a", "b"]), TTL).unwrap());
+    for store in [&ours, &theirs] {
+        step_as(&**store, &name, -1, Some("a"), TTL).unwrap();
+    }
+    reset(&*ours, &name, 2, &owned(&["a", "c"])).unwrap();
+    for store in [&theirs, &ours] {
+        assert_eq!((roster(&**store).pending, roster(&**store).arrived), (owned(&["a", "c"]), vec![]));
+        assert_eq!(code(step_as(&**store, &name, -1, Some("b"), TTL)), Code::InvalidArgument);
+        assert_eq!(code(step(&**store, &name, -1)), Code::InvalidArgument);
+    }
+    assert!(matches!(step_as(&*theirs, &name, -1, Some("a"), TTL), Ok(Stepped::Counted(_))));
+    assert_eq!(step_as(&*ours, &name, -1, Some("a"), TTL).unwrap(), Stepped::Already);
+    assert_eq!(count(&*ours, &name), Some(1));
+    // Without names it waits for nobody, and who has counted before counts once more.
+    reset(&*theirs, &name, 4, &[]).unwrap();
+    for store in [&ours, &theirs] {
+        assert_eq!(roster(&**store).pending, owned(&[]));
+        step(&**store, &name, -1).unwrap();
+    }
+    assert!(matches!(step_as(&*ours, &name, -1, Some("a"), TTL), Ok(Stepped::Counted(_))));
+    assert_eq!(step_as(&*theirs, &name, -1, Some("a"), TTL).unwrap(), Stepped::Already);
+    assert_eq!((count(&*ours, &name), roster(&*ours).arrived), (Some(1), owned(&["a"])));
+}
+
+pub fn a_deleted_latch_is_gone_and_may_be_made_anew(site: &Site) {
+    if !replaces(site) {
+        return;
+    }
+    let (ours, theirs, name) = (site.store(), site.store(), name(site, "a"));
+    assert_eq!(code(delete(&*ours, &name)), Code::NotFound);
+    for round in 0..3 {
+        let names = if round == 1 { owned(&[]) } else { owned(&["a", "b"]) };
+        assert!(create_for(&*ours, &name, 2, &names, TTL).unwrap(), "round {round}");
+        assert_eq!(count(&*theirs, &name), Some(2), "round {round}");
+        for store in [&theirs, &ours] {
+            step_as(&**store, &name, -1, Some("a"), TTL).unwrap();
+        }
+        assert_eq!(count(&*theirs, &name), Some(1), "round {round}");
+        delete(&*theirs, &name).unwrap();
+        for store in [&ours, &theirs] {
+            assert_eq!((count(&**store, &name), count_at(&**store, &name, Level::Xdc)), (None, None));
+            assert_eq!(code(step(&**store, &name, -1)), Code::NotFound);
+            assert_eq!(code(step_as(&**store, &name, -1, Some("b"), TTL)), Code::NotFound);
+            assert_eq!(code(latches(&**store).roster(&name, soon())), Code::NotFound);
+            assert_eq!(code(reset(&**store, &name, 2, &[])), Code::NotFound);
+            assert_eq!(code(delete(&**store, &name)), Code::NotFound);
+            assert!(!listen(&**store, (&name, Level::Dc), listener(1), TTL), "there is no latch");
+        }
+    }
+}
+
+pub fn a_farm_resets_and_deletes_its_own_count(site: &Site) {
+    if !replaces(site) {
+        return;
+    }
+    let store = site.store();
+    let [one, two] = ["dc1", "dc2"].map(|farm| name_in(site, farm, "a"));
+    assert!(create(&*store, &one, 3, TTL) && create(&*store, &two, 4, TTL));
+    reset(&*store, &one, 7, &[]).unwrap();
+    let counts = || [&one, &two].map(|name| count(&*store, name));
+    assert_eq!((counts(), count_at(&*store, &one, Level::Xdc)), ([Some(7), Some(4)], Some(11)));
+    delete(&*store, &one).unwrap();
+    assert_eq!((counts(), count_at(&*store, &one, Level::Xdc)), ([None, Some(4)], Some(4)));
+    assert_eq!(code(step(&*store, &one, -1)), Code::NotFound);
+    step(&*store, &two, -1).unwrap();
+    assert!(create(&*store, &one, 1, TTL));
+    assert_eq!((counts(), count_at(&*store, &two, Level::Xdc)), ([Some(1), Some(3)], Some(4)));
+    delete(&*store, &two).unwrap();
+    delete(&*store, &one).unwrap();
+    assert_eq!(count_at(&*store, &one, Level::Xdc), None);
+}
+
+/// Every change that was answered before a reset has no effect after it, also if many are made at once.
+pub fn resets_among_many_steps_leave_the_count_of_one_of_them(site: &Site) {
+    if !replaces(site) {
+        return;
+    }
+    let (name, rounds) = (name(site, "a"), site.rounds.div_ceil(10));
+    const GAP: i64 = 1_000_000;
+    assert!(create(&*site.store(), &name, GAP, TTL));
+    thread::scope(|scope| {
+        for asking in 0..4 {
+            let (store, name) = (site.store(), &name);
+            scope.spawn(move || {
+                for round in 0..rounds {
+                    for number in 0..3 {
+                        let by_name = format!("{asking}-{round}-{number}");
+                        let who = (number == 1).then_some(by_name.as_str());
+                        step_as(&*store, name, -1, who, TTL).unwrap();
+                    }
+                }
+            });
+        }
+        let (store, name) = (site.store(), &name);
+        scope.spawn(move || {
+            for round in 1..=rounds as i64 {
+                reset(&*store, name, round * GAP, &[]).unwrap();
+                let (left, all) = (count(&*store, name).unwrap(), 12 * rounds as i64);
+                assert!((round * GAP - all..=round * GAP).contains(&left), "{left} in round {round}");
+            }
+        });
+    });
+    let store = site.store();
+    reset(&*store, &name, 5, &[]).unwrap();
+    for _ in 0..3 {
+        assert_eq!(count(&*store, &name), Some(5));
+    }
+}
+
+fn listed(store: &dyn LockStore, client: &str, prefix: &str, most: usize) -> Vec<ListedLatch> {
+    let (mut all, mut after) = (Vec::new(), None);
+    loop {
+        let asked = LatchQuery { client, prefix, after: after.as_ref(), most, by: soon() };
+        let page = latches(store).list_latches(&asked).unwrap();
+        // Records of Java services do not say whose they are.
+        all.extend(page.latches.into_iter().filter(|latch| latch.id.is_some()));
+        after = page.next;
+        if after.is_none() {
+            all.sort_by(|a, b| a.key.cmp(&b.key));
+            return all;
+        }
+    }
+}
+
+pub fn latches_are_listed_with_the_counts_of_their_farms(site: &Site) {
+    let (store, client) = (site.store(), site.client());
+    assert_eq!(listed(&*store, client, "", 10), []);
+    let ids = ["b-1", "a-1", "a-10", "a-2", "a", "日本#語_"];
+    for (number, id) in ids.iter().enumerate() {
+        assert!(create(&*store, &name(site, id), number as i64, TTL));
+    }
+    assert!(create(&*store, &name_in(site, "dc2", "a-1"), 7, TTL));
+    step(&*store, &name(site, "a-2"), -1).unwrap();
+    // Beginnings of the client id are other clients.
+    let other = LatchName::new(&client[..client.len() - 1], "dc1", "a-3", NamePolicy::Strict).unwrap();
+    assert!(create(&*store, &other, 1, TTL));
+    let counts = |id: &str| -> BTreeMap<String, i64> {
+        let number = ids.iter().position(|it| *it == id).unwrap() as i64;
+        let own = [("dc1".to_owned(), number - i64::from(id == "a-2"))];
+        own.into_iter().chain((id == "a-1").then(|| ("dc2".to_owned(), 7))).collect()
+    };
+    for (prefix, most) in
+        [("", 100), ("", 1), ("", 2), ("a", 2), ("a-1", 10), ("a-10", 1), ("c", 10), ("日", 1)]
+    {
+        let mut wanted: Vec<_> = ids.into_iter().filter(|id| id.starts_with(prefix)).collect();
+        wanted.sort_unstable();
+        let wanted: Vec<_> = wanted.into_iter().map(|id| ListedLatch::new(client, id, counts(id))).collect();
+        assert_eq!(listed(&*store, client, prefix, most), wanted, "{prefix:?}, {most} a page");
+    }
+    if site.names {
+        delete(&*store, &name(site, "a-1")).unwrap();
+        delete(&*store, &name(site, "b-1")).unwrap();
+        let names: Vec<_> =
+            listed(&*store, client, "", 10).into_iter().map(|latch| latch.id.unwrap()).collect();
+        assert_eq!(names, ["a", "a-1", "a-10", "a-2", "日本#語_"], "a-1 has a count in dc2");
+    }
 }
 
 pub fn latches_of_odd_names_are_as_good_as_others(site: &Site) {

@@ -103,6 +103,61 @@ pub fn a_latch_that_expires_ends_every_wait_with_not_found(site: &Site) {
     });
 }
 
+pub fn a_latch_that_is_reset_opens_a_second_time(site: &Site) {
+    if !site.names {
+        return;
+    }
+    let (ours, theirs) = (latch(site, "a"), latch(site, "a"));
+    ours.create_for(&["x"]).unwrap();
+    for round in 0..2 {
+        theirs.count_down_as("x").unwrap();
+        ours.await_open().unwrap();
+        ours.reset_for(&["x", "y"]).unwrap();
+        assert_eq!(theirs.pending().unwrap(), ["x", "y"], "round {round}");
+        let watched = theirs.watch().unwrap();
+        assert!(!theirs.await_open_for(Duration::ZERO).unwrap(), "round {round}");
+        assert!(theirs.count_down_as("x").unwrap() && theirs.count_down_as("y").unwrap());
+        watched.wait(&AwaitOptions::new()).unwrap();
+        ours.reset(1).unwrap();
+        assert!(!theirs.await_open_for(Duration::ZERO).unwrap(), "round {round}");
+    }
+    // A reset to zero opens it.
+    let waiting = spawn("waiter", move || theirs.await_open());
+    ours.reset(0).unwrap();
+    waiting.join().unwrap().unwrap();
+    assert_eq!(code(ours.reset(-1)), Code::InvalidArgument);
+    assert_eq!(code(ours.reset_for(&["a", "a"])), Code::InvalidArgument);
+}
+
+pub fn a_latch_that_is_deleted_ends_every_wait_with_not_found(site: &Site) {
+    if !site.names {
+        return;
+    }
+    let (ours, theirs) = (manager(site), manager(site));
+    let of = |manager: &LockManager| manager.latch("a", Level::Dc, LatchKind::CountUpDown).unwrap();
+    of(&ours).create(3).unwrap();
+    let waiters: Vec<_> = [&ours, &theirs]
+        .map(|manager| {
+            let latch = of(manager);
+            // The first read has seen it.
+            assert!(!latch.await_open_for(Duration::ZERO).unwrap());
+            spawn("waiter", move || latch.await_open())
+        })
+        .into();
+    of(&theirs).delete().unwrap();
+    for waiter in waiters {
+        assert_eq!(code(waiter.join().unwrap()), Code::NotFound);
+    }
+    not_found_by_every_call(site, &of(&ours));
+    let named =
+        |manager: &LockManager| manager.latches("").filter_map(|latch| latch.unwrap().id).collect::<Vec<_>>();
+    assert_eq!(named(&ours), [""; 0]);
+    of(&ours).create(1).unwrap();
+    assert_eq!(of(&theirs).count().unwrap(), 1);
+    assert_eq!(named(&theirs), ["a"]);
+    assert_eq!(code(theirs.latches("a\0").next().unwrap()), Code::InvalidArgument);
+}
+
 pub fn get_or_create_makes_a_latch_once(site: &Site) {
     const ASKING: usize = 6;
     let made: Vec<bool> = thread::scope(|scope| {

@@ -104,6 +104,15 @@ pub enum Operation {
         /// Lifetime of the latch after each change.
         ttl: Duration,
     },
+    /// Begins the latch anew. Answers: [`Answer::Ok`], [`Answer::NotFound`], [`Answer::InDoubt`].
+    ResetLatch {
+        /// The new count.
+        count: i64,
+        /// Lifetime of the latch after each change.
+        ttl: Duration,
+    },
+    /// Deletes the latch. Answers as for [`Operation::ResetLatch`].
+    DeleteLatch,
     /// Counts down by one. Answers: [`Answer::Ok`], [`Answer::No`] if the participant has counted before,
     /// [`Answer::NotFound`], [`Answer::InDoubt`].
     CountDown {

@@ -28,6 +28,10 @@ pub struct LatchHistory<'h> {
     pub key: Arc<str>,
     /// Calls to create the latch, in the order in which they were called.
     pub creations: Vec<Creation<'h>>,
+    /// Calls to reset the latch, in the order in which they were called.
+    pub resets: Vec<Creation<'h>>,
+    /// Calls to delete the latch.
+    pub deletions: Vec<&'h Event>,
     /// Calls to count up.
     pub ups: Vec<&'h Event>,
     /// Calls to count down without a participant.
@@ -51,6 +55,8 @@ impl<'h> LatchHistory<'h> {
         let mut latch = LatchHistory {
             key,
             creations: Vec::new(),
+            resets: Vec::new(),
+            deletions: Vec::new(),
             ups: Vec::new(),
             downs: Vec::new(),
             named: BTreeMap::new(),
@@ -62,6 +68,10 @@ impl<'h> LatchHistory<'h> {
                 Operation::CreateLatch { count, ttl } => {
                     latch.creations.push(Creation { event, count: *count, ttl: *ttl });
                 }
+                Operation::ResetLatch { count, ttl } => {
+                    latch.resets.push(Creation { event, count: *count, ttl: *ttl });
+                }
+                Operation::DeleteLatch => latch.deletions.push(event),
                 Operation::CountUp => latch.ups.push(event),
                 Operation::CountDown { participant: None } => latch.downs.push(event),
                 Operation::CountDown { participant: Some(name) } => {
@@ -81,8 +91,12 @@ impl<'h> LatchHistory<'h> {
     }
 
     /// Returns the creation that succeeded. `None` if none did, if several did, or if one is in doubt: then nothing is
-    /// known about the count.
+    /// known about the count. Also `None` if the latch may have been reset or deleted.
     pub fn creation(&self) -> Option<Creation<'h>> {
+        let mut ends = self.resets.iter().map(|reset| reset.event).chain(self.deletions.iter().copied());
+        if ends.any(may_have_counted) {
+            return None;
+        }
         let mut possible = self.possible_creations();
         match (possible.next(), possible.next()) {
             (Some(creation), None) if creation.event.answer == Answer::Ok => Some(*creation),

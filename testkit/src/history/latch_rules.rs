@@ -1,5 +1,6 @@
-//! Rules of latches. They judge each latch that was created once: a name that was used for a second latch after the
-//! first one had expired is judged by rule L5 only.
+//! Rules of latches. They judge each latch that was created once and never reset. A name that was used for a second latch
+//! after the first one had expired or was deleted is judged by rule L5 only, and a latch that was reset by that and by
+//! rule L7.
 
 use dlm::Moment;
 
@@ -22,6 +23,7 @@ pub fn check(history: &History, tolerances: &Tolerances) -> Vec<Violation> {
             violations.extend(no_early_end(&latch, creation, tolerances));
             violations.extend(no_wait_after_the_end(&latch, creation, history, tolerances));
         }
+        violations.extend(fresh_incarnation(&latch));
         violations.extend(timeout_in_time(&latch, history, tolerances));
     }
     violations
@@ -32,8 +34,18 @@ pub fn check(history: &History, tolerances: &Tolerances) -> Vec<Violation> {
 pub fn created_once(latch: &LatchHistory<'_>, tolerances: &Tolerances) -> Vec<Violation> {
     let created: Vec<&Creation<'_>> =
         latch.creations.iter().filter(|creation| creation.event.answer == Answer::Ok).collect();
+    let may_be_deleted = |from: &Event, to: &Event| {
+        let may = |event: &&Event| may_have_counted(event) && event.called <= to.last_seen();
+        latch
+            .deletions
+            .iter()
+            .copied()
+            .filter(may)
+            .any(|event| event.answer.is_in_doubt() || event.last_seen() >= from.called)
+    };
     let follows = |first: &Creation<'_>, second: &Creation<'_>| {
-        second.event.last_seen() >= tolerances.surely_until(first.event.called, first.ttl)
+        may_be_deleted(first.event, second.event)
+            || second.event.last_seen() >= tolerances.surely_until(first.event.called, first.ttl)
     };
     let twice = created.windows(2).filter(|pair| !follows(pair[0], pair[1]) && !follows(pair[1], pair[0]));
     twice
@@ -47,7 +59,8 @@ pub fn created_once(latch: &LatchHistory<'_>, tolerances: &Tolerances) -> Vec<Vi
 /// Checks rule [`Rule::ExactCount`] for participants. Each of them counts once in each latch of this name.
 pub fn named_once(latch: &LatchHistory<'_>) -> Vec<Violation> {
     let mut violations = Vec::new();
-    let latches = latch.possible_creations().count().max(1);
+    let resets = latch.resets.iter().filter(|reset| may_have_counted(reset.event)).count();
+    let latches = latch.possible_creations().count().max(1) + resets;
     for (name, calls) in &latch.named {
         let counted: Vec<&Event> = calls.iter().filter(|event| event.answer == Answer::Ok).copied().collect();
         if counted.len() > latches {
@@ -78,6 +91,55 @@ pub fn exact_count(latch: &LatchHistory<'_>, creation: Creation<'_>) -> Vec<Viol
                 event.id.client
             );
             violations.push(Violation::new(Rule::ExactCount, what, &[creation.event, event]));
+        }
+    }
+    violations
+}
+
+/// Checks rule [`Rule::FreshIncarnation`]: a read after a reset sees the new count and the calls since then, and nothing
+/// of a call that had been answered before the reset was called. Judges reads that no other reset, deletion or creation
+/// can have come between.
+pub fn fresh_incarnation(latch: &LatchHistory<'_>) -> Vec<Violation> {
+    let begins = latch.creations.iter().chain(&latch.resets).map(|begin| begin.event);
+    let ends: Vec<&Event> = begins.chain(latch.deletions.iter().copied()).collect();
+    let mut violations = Vec::new();
+    for reset in latch.resets.iter().filter(|reset| reset.event.answer == Answer::Ok) {
+        let began = reset.event;
+        for event in latch.reads.iter().filter(|event| event.called >= began.last_seen()) {
+            let (Answer::Value(Some(count)), Some(returned)) = (&event.answer, event.returned) else {
+                continue;
+            };
+            let between = |other: &&&Event| {
+                other.id != began.id
+                    && may_have_counted(other)
+                    && other.called <= returned
+                    && (other.answer.is_in_doubt() || other.last_seen() >= began.called)
+            };
+            if ends.iter().any(|other| between(&other)) {
+                continue;
+            }
+            let possible = |event: &&&Event| {
+                may_have_counted(event) && event.called <= returned && event.last_seen() >= began.called
+            };
+            let sure = |step: &&&Event| {
+                step.answer == Answer::Ok
+                    && step.called >= began.last_seen()
+                    && step.last_seen() < event.called
+            };
+            let downs: Vec<&Event> =
+                latch.downs.iter().chain(latch.named.values().flatten()).copied().collect();
+            let many = |steps: &[&Event], which: &dyn Fn(&&&Event) -> bool| {
+                steps.iter().filter(|step| which(step)).count() as i64
+            };
+            let lowest = reset.count + many(&latch.ups, &sure) - many(&downs, &possible);
+            let highest = reset.count + many(&latch.ups, &possible) - many(&downs, &sure);
+            if !(lowest..=highest).contains(count) {
+                let what = format!(
+                    "{} read the count {count} after a reset, but the calls since then allow {lowest} to {highest}",
+                    event.id.client
+                );
+                violations.push(Violation::new(Rule::FreshIncarnation, what, &[began, event]));
+            }
         }
     }
     violations

@@ -77,6 +77,10 @@ fn operation_to(words: Words, key: &str, operation: &Operation) -> Words {
         Operation::CreateLatch { count, ttl } => {
             words.word("create_latch").word(key).with("count", count).time("ttl", *ttl)
         }
+        Operation::DeleteLatch => words.word("delete_latch").word(key),
+        Operation::ResetLatch { count, ttl } => {
+            words.word("reset_latch").word(key).with("count", count).time("ttl", *ttl)
+        }
         Operation::CountDown { participant: None } => words.word("count_down").word(key),
         Operation::CountDown { participant: Some(name) } => {
             words.word("count_down").word(key).with("participant", escaped(name))
@@ -125,6 +129,8 @@ fn operation_of(word: &str, details: &Details<'_>) -> Option<Operation> {
         "create_latch" => {
             Operation::CreateLatch { count: details.number("count")?, ttl: details.time("ttl")? }
         }
+        "delete_latch" => Operation::DeleteLatch,
+        "reset_latch" => Operation::ResetLatch { count: details.number("count")?, ttl: details.time("ttl")? },
         "count_down" => {
             let participant = match details.word("participant") {
                 Some(name) => Some(unescaped(name)?),

@@ -26,7 +26,7 @@
 //! |---|---|
 //! | U, A, A2, B, C, D, E, F, G | [`lock_rules`] |
 //! | P, C, and the other rules of locks for each permit | [`permit_rules`] |
-//! | L1 to L6 | [`latch_rules`] |
+//! | L1 to L7 | [`latch_rules`] |
 //! | R | [`row_rules`], with the search of [`linearizability`] |
 //!
 //! [`timeline_svg`] draws a history with its violations. See [`Rule`] for what each rule says. A history must contain

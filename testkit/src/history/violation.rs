@@ -49,6 +49,8 @@ pub enum Rule {
     CreatedOnce,
     /// L6: a latch lives for its TTL after its last change, and waiters learn of its end.
     LatchLifetime,
+    /// L7: after a reset a latch has the new count, and no call that was answered before counts.
+    FreshIncarnation,
     /// R: the calls on each row can be ordered so that each answer is right, and each call takes effect between its
     /// call and its return.
     Linearizable,
@@ -76,6 +78,7 @@ impl Rule {
             Rule::TimeoutInTime => "L4",
             Rule::CreatedOnce => "L5",
             Rule::LatchLifetime => "L6",
+            Rule::FreshIncarnation => "L7",
             Rule::Linearizable => "R",
             Rule::Undecided => "R?",
         }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use dlm::store::{
-    Acquired, Attempt, Inspection, LatchStore, LockStore, ModeStore, NewLatch, OwnerRecord, Promise,
-    Released, Roster, SemaphoreStore, Step, Stepped, StoreCounters,
+    Acquired, Attempt, Inspection, LatchPage, LatchQuery, LatchStore, LockStore, ModeStore, NewLatch,
+    OwnerRecord, Promise, Released, Roster, SemaphoreStore, Step, Stepped, StoreCounters,
 };
 use dlm::{Deadline, Holder, LatchName, Level, LockName, Result};
 
@@ -30,6 +30,10 @@ pub enum LatchMutation {
     ExpiresEarly,
     /// Latches do not expire.
     NeverExpires,
+    /// A count-down that was answered before a reset counts after it.
+    CountsLate,
+    /// A reset leaves the count as it is.
+    LosesReset,
 }
 
 /// A store that passes every call on to another store, whose latches have one defect. It may be shared between
@@ -89,6 +93,26 @@ impl LatchStore for LatchMutant {
             Stepped::Counted(count) => Stepped::Counted(count.map(|count| self.shown(count))),
             Stepped::Already => Stepped::Already,
         })
+    }
+
+    fn reset_latch(&self, new: &NewLatch<'_>) -> Result<()> {
+        if self.mutation == LatchMutation::LosesReset {
+            return Ok(());
+        }
+        self.latch_store().reset_latch(new)?;
+        if self.mutation == LatchMutation::CountsLate {
+            let NewLatch { name, ttl, by, .. } = *new;
+            self.latch_store().step(&Step { name, add: -1, participant: None, ttl, by })?;
+        }
+        Ok(())
+    }
+
+    fn delete_latch(&self, name: &LatchName, ttl: Duration, by: Deadline) -> Result<()> {
+        self.latch_store().delete_latch(name, ttl, by)
+    }
+
+    fn list_latches(&self, asked: &LatchQuery<'_>) -> Result<LatchPage> {
+        self.latch_store().list_latches(asked)
     }
 
     fn counts(&self, asked: &[(&LatchName, Level)], by: Deadline) -> Result<Vec<Result<Option<i64>>>> {

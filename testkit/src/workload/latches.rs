@@ -13,8 +13,8 @@ use super::party::{self, Log};
 use crate::history::{Answer, History, Operation, Recorder};
 use crate::patience::sleep;
 
-/// A workload of latches. Each round uses a new latch: most of them open, some expire before they open, and some stay
-/// closed until all waits have timed out.
+/// A workload of latches. Each round uses a new latch: most of them open, some expire before they open, some stay
+/// closed until all waits have timed out, and some are reset and deleted by one of the clients while the others count.
 #[derive(Debug, Clone)]
 pub struct LatchWorkload {
     /// Seed of all choices.
@@ -27,13 +27,15 @@ pub struct LatchWorkload {
     pub wait: Duration,
     /// How long the clients start new rounds. The last round may take one wait longer.
     pub lasts: Duration,
+    /// Whether there are rounds with resets.
+    pub resets: bool,
 }
 
 impl LatchWorkload {
     /// Four clients for 1.5 s, with a TTL of 300 ms and waits of 20 s.
     pub fn new(seed: u64) -> LatchWorkload {
         let [ttl, wait, lasts] = [300, 20_000, 1500].map(Duration::from_millis);
-        LatchWorkload { seed, clients: 4, ttl, wait, lasts }
+        LatchWorkload { seed, clients: 4, ttl, wait, lasts, resets: true }
     }
 
     /// Runs the clients. In the end, the count of every latch is read once more.
@@ -122,6 +124,8 @@ struct Round {
     named: bool,
     ttl: Duration,
     wait: Duration,
+    /// Nobody waits: one client resets the latch while the others count.
+    resets: bool,
 }
 
 impl Round {
@@ -138,7 +142,8 @@ impl Round {
             _ => (0, long, workload.wait),
         };
         let count = (workload.clients * downs + missing) as i64;
-        Round { key: format!("latch-{number}"), count, kind, downs, named, ttl, wait }
+        let resets = workload.resets && ttl == long && random.u8(..4) == 0;
+        Round { key: format!("latch-{number}"), count, kind, downs, named, ttl, wait, resets }
     }
 }
 
@@ -158,6 +163,9 @@ impl LatchClient {
         let latch = self.latch(round);
         let create = Operation::CreateLatch { count: round.count, ttl: round.ttl };
         called(log, round, create, || latch.create(round.count));
+        if round.resets {
+            return self.play_with_resets(log, round, &latch);
+        }
         for _ in 0..round.downs {
             self.pause();
             if round.kind == LatchKind::CountUpDown && self.random.bool() {
@@ -172,6 +180,32 @@ impl LatchClient {
             self.read(log, round, &latch);
         }
         self.wait(log, round, &latch);
+    }
+
+    fn play_with_resets(&mut self, log: &mut Recorder<impl Write>, round: &Round, latch: &Latch) {
+        const STEPS: usize = 8;
+        for _ in 0..STEPS {
+            self.pause();
+            let (resets, choice) = (self.number == 0, self.random.u8(..8));
+            let (count, ttl) = (round.count, round.ttl);
+            match choice {
+                0 if resets => {
+                    called(log, round, Operation::DeleteLatch, || latch.delete());
+                    called(log, round, Operation::CreateLatch { count, ttl }, || latch.create(count));
+                }
+                1..=4 if resets => {
+                    let count = count + i64::from(choice) * 100;
+                    called(log, round, Operation::ResetLatch { count, ttl }, || latch.reset(count));
+                }
+                0..=3 => self.count_down(log, round, latch, None),
+                4 => self.count_down(log, round, latch, Some(format!("participant-{}", self.number))),
+                5 if round.kind == LatchKind::CountUpDown => {
+                    called(log, round, Operation::CountUp, || latch.count_up());
+                }
+                _ => {}
+            }
+            self.read(log, round, latch);
+        }
     }
 
     fn count_down(

@@ -28,17 +28,61 @@ struct LatchServer {
     latches: MemoryStore,
     /// The answers to all requests that changed something, by their numbers.
     answers: Mutex<HashMap<u64, Answer>>,
+    incarnations: Mutex<HashMap<LatchName, u64>>,
 }
 
-/// An answer that can be returned again. An error is `NotFound`: the server has no other.
-type Answer = std::result::Result<Stepped, ()>;
+/// An answer that can be returned again.
+type Answer = std::result::Result<Stepped, Refused>;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Refused {
+    NotFound,
+    /// The latch was reset or deleted since the caller has read it.
+    OtherIncarnation,
+}
 
 impl LatchServer {
-    fn once(&self, number: u64, change: impl Fn(&MemoryStore) -> Answer) -> Answer {
+    /// Returns a number that changes with each reset and deletion. A caller reads it before its first request.
+    fn incarnation(&self, name: &LatchName) -> u64 {
+        self.incarnations.lock().get(name).copied().unwrap_or(0)
+    }
+
+    /// Makes a change if the latch is still in this incarnation.
+    fn in_incarnation(
+        &self,
+        name: &LatchName,
+        incarnation: u64,
+        change: impl FnOnce(&MemoryStore) -> Result<Stepped>,
+    ) -> Answer {
+        if self.incarnation(name) != incarnation {
+            return Err(Refused::OtherIncarnation);
+        }
+        change(&self.latches).map_err(|error| {
+            debug_assert_eq!(error.code(), Code::NotFound);
+            Refused::NotFound
+        })
+    }
+
+    /// Makes a change that ends the incarnation.
+    fn ends_incarnation(
+        &self,
+        name: &LatchName,
+        incarnation: u64,
+        change: impl FnOnce(&MemoryStore) -> Result<()>,
+    ) -> Answer {
+        let answer =
+            self.in_incarnation(name, incarnation, |server| change(server).map(|()| Stepped::Counted(None)));
+        if answer.is_ok() {
+            self.incarnations.lock().insert(name.clone(), incarnation + 1);
+        }
+        answer
+    }
+
+    fn once(&self, number: u64, change: impl Fn(&LatchServer) -> Answer) -> Answer {
         if let Some(answer) = self.answers.lock().get(&number) {
             return *answer;
         }
-        let answer = change(&self.latches);
+        let answer = change(self);
         self.answers.lock().insert(number, answer);
         answer
     }
@@ -49,17 +93,38 @@ impl SimulatedLatches {
         SimulatedLatches { network: Arc::clone(network), server: Arc::default(), repeats }
     }
 
+    /// Asks the server for a change of the incarnation that it has now, and again for the next one if that ends meanwhile.
+    fn in_current(
+        &self,
+        name: &LatchName,
+        by: Deadline,
+        change: impl Fn(&LatchServer, u64) -> Answer + Clone + 'static,
+    ) -> Result<Stepped> {
+        loop {
+            let (incarnation, change) = (self.server.incarnation(name), change.clone());
+            match self.change(by, move |server| change(server, incarnation))? {
+                Ok(stepped) => return Ok(stepped),
+                Err(Refused::NotFound) => return Err(not_found(name)),
+                Err(Refused::OtherIncarnation) => {}
+            }
+        }
+    }
+
     /// Asks the server for a change, which it makes at most once.
     fn change(
         &self,
         by: Deadline,
-        change: impl Fn(&MemoryStore) -> Answer + Clone + 'static,
+        change: impl Fn(&LatchServer) -> Answer + Clone + 'static,
     ) -> Result<Answer> {
         let number = engine().draw(|random| random.u64(..));
         let mut lost = None;
         loop {
             let (server, change) = (Arc::clone(&self.server), change.clone());
             let error = match self.network.call(by, move || server.once(number, &change)).of_change() {
+                // An earlier request that was not answered may have been carried out in the old incarnation.
+                Ok(Err(Refused::OtherIncarnation)) if lost.is_some() => {
+                    return Err(lost.expect("a reply was lost"));
+                }
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
@@ -94,21 +159,38 @@ impl LatchStore for SimulatedLatches {
         let (name, roster, count, ttl) = (new.name.clone(), new.roster.to_vec(), new.count, new.ttl);
         let created = self.change(new.by, move |server| {
             let new = NewLatch { name: &name, count, roster: &roster, ttl, by: no_limit() };
-            let created = server.create_latch(&new).map_err(drop)?;
+            let created = server.latches.create_latch(&new).map_err(|_| Refused::NotFound)?;
             Ok(if created { Stepped::Counted(None) } else { Stepped::Already })
         })?;
         Ok(created == Ok(Stepped::Counted(None)))
     }
 
+    fn reset_latch(&self, new: &NewLatch<'_>) -> Result<()> {
+        let (name, roster, count, ttl) = (new.name.clone(), new.roster.to_vec(), new.count, new.ttl);
+        self.in_current(new.name, new.by, move |server, incarnation| {
+            let new = NewLatch { name: &name, count, roster: &roster, ttl, by: no_limit() };
+            server.ends_incarnation(&name, incarnation, |latches| latches.reset_latch(&new))
+        })?;
+        Ok(())
+    }
+
+    fn delete_latch(&self, name: &LatchName, ttl: Duration, by: Deadline) -> Result<()> {
+        let asked = name.clone();
+        self.in_current(name, by, move |server, incarnation| {
+            let delete = |latches: &MemoryStore| latches.delete_latch(&asked, ttl, no_limit());
+            server.ends_incarnation(&asked, incarnation, delete)
+        })?;
+        Ok(())
+    }
+
     fn step(&self, step: &Step<'_>) -> Result<Stepped> {
         let (name, participant) = (step.name.clone(), step.participant.map(str::to_owned));
         let (add, ttl) = (step.add, step.ttl);
-        let stepped = self.change(step.by, move |server| {
+        self.in_current(step.name, step.by, move |server, incarnation| {
             let participant = participant.as_deref();
             let step = Step { name: &name, add, participant, ttl, by: no_limit() };
-            server.step(&step).map_err(|error| debug_assert_eq!(error.code(), Code::NotFound))
-        })?;
-        stepped.map_err(|()| not_found(step.name))
+            server.in_incarnation(&name, incarnation, |latches| latches.step(&step))
+        })
     }
 
     fn counts(&self, asked: &[(&LatchName, Level)], by: Deadline) -> Result<Vec<Result<Option<i64>>>> {

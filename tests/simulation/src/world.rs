@@ -511,7 +511,7 @@ impl Stage {
         let World { seed, ttl, .. } = self.world;
         let clients = self.world.threads.iter().sum();
         let (wait, lasts) = (Duration::from_secs(60), Duration::from_secs(2));
-        let workload = LatchWorkload { seed, clients, ttl, wait, lasts };
+        let workload = LatchWorkload { seed, clients, ttl, wait, lasts, resets: true };
         let rounds = Arc::new(LatchRounds::default());
         let (read, started) = (workload.clone(), Arc::clone(&rounds));
         self.in_all_processes(store, move |manager, number, log| {

@@ -296,6 +296,14 @@ pub(super) fn columns_beginning(mut prefixes: Vec<Bytes>) -> Filter {
     )
 }
 
+/// Builds a filter that passes the cells of columns that begin so, unless they are empty or their values begin with `unless`.
+pub(super) fn filled_beginning(prefix: Bytes, unless: &Bytes) -> Filter {
+    let filled = value_filter(NOT_EQUAL, COMPARATOR, &EMPTY);
+    let filters =
+        vec![columns_beginning(vec![prefix]), filled, value_filter(NOT_EQUAL, PREFIX_COMPARATOR, unless)];
+    list(MUST_PASS_ALL, filters)
+}
+
 fn named(class: &'static str, filter: &impl Message) -> Filter {
     Filter { name: constant(class), serialized: filter.encode_to_vec() }
 }

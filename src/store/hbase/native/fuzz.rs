@@ -6,7 +6,7 @@ use prost::Message;
 use super::address::Address;
 use super::exception::{Exception, RetryClass};
 use super::frame;
-use super::locks::{cell, found};
+use super::locks::found;
 use super::messages::{
     CreateTableResponse, ForeignException, GetActiveMasterResponse, GetClusterStatusResponse,
     GetMetaRegionLocationsResponse, GetProcedureResultResponse, GetResponse, GetTableDescriptorsResponse,
@@ -14,6 +14,7 @@ use super::messages::{
 };
 use super::region::catalogued;
 use super::request::{cells, counted, processed};
+use super::scan::cell;
 use crate::store::hbase::cell_store::Cell;
 use crate::store::hbase::locks::standing;
 use crate::store::remote::{Record, Standing};

@@ -3,8 +3,12 @@
 //! ```text
 //! count    if  the count exists, our mark does not,
 //!              and no name is missing               ->  count + 1 or - 1, our mark        one atomic step
-//! create   if  the count does not exist             ->  count, our mark, expected names
+//! create   if  the count does not exist, or the
+//!              deletion is the one that was read    ->  count, our mark, expected names
 //! note     if  a count exists                       ->  the process that waits, with a TTL of its own
+//! reset    if  the count exists, our mark does not,
+//!              and the incarnation is the one read  ->  count, our mark, a new incarnation, expected names
+//! delete   as reset                                 ->  a deleted count, our mark, a new incarnation
 //! by name  if  the count exists, the incarnation is
 //!              the one that was read, and the name
 //!              is not in this incarnation           ->  count + 1 or - 1, the name
@@ -22,6 +26,10 @@
 //!   and that TTL starts again. A TTL of ours could be shorter; after its end the server would show an old count.
 //! * The count can expire between the server's check and its Increment, within a fraction of a millisecond. Then
 //!   the Increment begins at 0 and the cell has no TTL. No HBase operation uses the same time for both.
+//! * Each change but the creation names the incarnation that it read, also if the latch has none, and a creation the
+//!   deletion that it follows. So after a reset or a deletion no late request of before has an effect. Nothing is deleted:
+//!   the marker of a deletion would hide what is written in the same millisecond, and what it hides would be shown again.
+//!   Names, marks and the old count stay in the row until they expire.
 //! * Names belong to one incarnation of a latch, so they may live longer than it. They live at least one day
 //!   (`names_ttl`). Otherwise the names of early participants would expire while later participants keep the latch
 //!   alive. A latch that Java or a gateway created gets its incarnation from its first change by name.
@@ -37,10 +45,11 @@ use super::counts;
 use super::filter::{self, FilterTest};
 use super::frame::FRAME_BYTES_MAX;
 use super::messages::{
-    self, Condition, EQUAL, Get, GetRequest, GetResponse, MutationProto, RegionActionResult,
+    self, Column, Condition, EQUAL, Get, GetRequest, GetResponse, MutationProto, RegionActionResult,
 };
 use super::request::{self, conditional, counted, filtering, processed};
 use super::rpc::Native;
+use super::scan::RowRange;
 use super::send_error::{SendError, may_be_run, protocol_violation};
 use super::servers::CLIENT_SERVICE;
 use crate::error::{Error, Result};
@@ -52,8 +61,8 @@ use crate::runtime::sync::real::Mutex;
 use crate::runtime::time::Deadline;
 use crate::store::hbase::cell_store::{Content, Durability, LockTable};
 use crate::store::hbase::latches::{
-    self, count_column, count_columns, count_in, is_no_table, listener_column, listener_columns, listener_in,
-    listener_value, not_found, or_not_found, row_of,
+    self, DELETED, count_column, count_columns, count_in, deleted_value, is_deleted, is_no_table,
+    listener_column, listener_columns, listener_in, listener_value, not_found, or_not_found, row_of,
 };
 use crate::store::hbase::marks::{
     IN_FLIGHT_TTL, IdempotencyMarks, MarkSlot, MarkedOperation, SENDING_MAX, ZERO,
@@ -61,7 +70,8 @@ use crate::store::hbase::marks::{
 use crate::store::remote::resolve::Pauses;
 use crate::store::request_kind::RequestKind;
 use crate::store::{
-    LISTENERS_MAX, LatchNote, LatchStore, NewLatch, Roster, Step, Stepped, check_participant, unexpected,
+    LISTENERS_MAX, LatchNote, LatchPage, LatchQuery, LatchStore, NewLatch, Roster, Step, Stepped,
+    check_participant, unexpected,
 };
 
 static FAMILY: Bytes = Bytes::from_static(b"C");
@@ -120,6 +130,35 @@ impl LatchStore for NativeLatches {
         stepped.map_err(|error| or_not_found(error, step.name))
     }
 
+    fn reset_latch(&self, new: &NewLatch<'_>) -> Result<()> {
+        new.roster.iter().try_for_each(|name| check_participant(name))?;
+        let row = Bytes::from(row_of(new.name)?);
+        check_size(new, &row)?;
+        let reset = self.replace(new.name, &row, Some(new), new.ttl, new.by);
+        reset.map_err(|error| or_not_found(error, new.name))
+    }
+
+    fn delete_latch(&self, name: &LatchName, ttl: Duration, by: Deadline) -> Result<()> {
+        let row = Bytes::from(row_of(name)?);
+        self.replace(name, &row, None, ttl, by).map_err(|error| or_not_found(error, name))
+    }
+
+    fn list_latches(&self, asked: &LatchQuery<'_>) -> Result<LatchPage> {
+        let prefix = Bytes::from(count_columns());
+        let read = |from: &[u8], to: &[u8], most: usize| {
+            let columns = filter::columns_beginning(vec![prefix.clone()]);
+            let family = Column { family: FAMILY.clone(), qualifier: Vec::new() };
+            let range = RowRange { from, to, most, columns: vec![family], filter: Some(columns) };
+            let (rows, next) = self.native.scan_range(&range, asked.by)?;
+            let cells = |row: Vec<messages::Cell>| {
+                let key = row.first().map(|cell| cell.row.clone()).unwrap_or_default();
+                (key, row.into_iter().map(|cell| (cell.qualifier, cell.value)).collect())
+            };
+            Ok((rows.into_iter().map(cells).collect(), next))
+        };
+        latches::page(asked, read)
+    }
+
     fn counts(&self, asked: &[(&LatchName, Level)], by: Deadline) -> Result<Vec<Result<Option<i64>>>> {
         counts::read(&self.native, asked, by)
     }
@@ -140,7 +179,7 @@ impl LatchStore for NativeLatches {
         };
         let request = || {
             // Holds if there is such a column. A column of another farm whose name begins like ours does no harm.
-            let filter = Some(filter::columns_beginning(vec![count.clone().into()]));
+            let filter = Some(filter::filled_beginning(count.clone().into(), &Bytes::from_static(DELETED)));
             let condition = Condition { row: row.clone(), filter, ..Condition::default() };
             let noted = put(&row, vec![(column.clone(), value.clone())], note.lasts);
             (condition, vec![request::durable(Durability::Async, noted)])
@@ -167,23 +206,27 @@ impl LatchStore for NativeLatches {
 }
 
 impl NativeLatches {
-    /// The only condition is that the count does not exist, because a filter never holds for a row without cells.
-    /// So a late request that arrives after the latch has expired creates it again, for its TTL.
+    /// The only condition is that the count does not exist, or is deleted as it was read, because a filter never holds for a
+    /// row without cells. So a late request that arrives after the latch has expired creates it again, for its TTL.
     fn create(&self, new: &NewLatch<'_>, row: &Bytes) -> Result<bool> {
         let by = new.by.sooner(Deadline::after(SENDING_MAX));
         let farm = new.name.farm();
         let (count, made) = (Bytes::from(count_column(farm)), made_column(farm));
         let operation = begin(&self.marks, farm, new.ttl, by)?;
+        let found = match self.read(get(row, &[&count, &made]), by) {
+            Ok(cells) => cells,
+            Err(error) if is_no_table(&error) => {
+                self.initialize_latches(by)?;
+                LatchCells(Vec::new())
+            }
+            Err(error) => return Err(error),
+        };
+        if found.value(&count).is_some_and(|value| !value.is_empty() && !is_deleted(value)) {
+            return Ok(false);
+        }
         // Names of an earlier incarnation must not count for this one.
-        let named = !new.roster.is_empty()
-            || match self.read(get(row, &[&made]), by) {
-                Ok(cells) => cells.value(&made).is_some(),
-                Err(error) if is_no_table(&error) => {
-                    self.initialize_latches(by)?;
-                    false
-                }
-                Err(error) => return Err(error),
-            };
+        let named = !new.roster.is_empty() || found.value(&made).is_some();
+        let mut follows = found.deletion(&count);
         let incarnation = Bytes::from([ZERO.as_slice(), &draw()?].concat());
         let request = || {
             let mut puts = vec![
@@ -195,16 +238,16 @@ impl NativeLatches {
                 let cells = due.chain([made.clone()]).map(|column| (column, incarnation.clone())).collect();
                 puts.push(put(row, cells, names_ttl(new.ttl)));
             }
-            (holding(row, &count, &EMPTY), puts)
+            puts
         };
         let (mut initialized, mut pauses) = (false, Pauses::until(by));
         for _ in 0..ROUNDS {
             if operation.in_flight.get() > 0 && !pauses.rest() {
                 break;
             }
+            let request = || (holding(row, &count, &follows), request());
             let doubt = match self.change("creating a latch", row, by, &operation.in_flight, &request) {
                 Ok(answer) if answer.processed == Some(true) => return Ok(true),
-                Ok(_) if operation.in_flight.get() == 0 => return Ok(false),
                 Ok(_) => None,
                 Err(error) if is_no_table(&error) && !initialized => {
                     self.initialize_latches(by)?;
@@ -216,6 +259,7 @@ impl NativeLatches {
             };
             let cells = match self.read(get(row, &[&count, &Bytes::copy_from_slice(&operation.column)]), by) {
                 Ok(cells) => cells,
+                Err(error) if operation.in_flight.get() == 0 => return Err(error),
                 Err(error) => return Err(doubtful(doubt.unwrap_or(error))),
             };
             if cells.value(&operation.column) == Some(&operation.mark) {
@@ -227,8 +271,89 @@ impl NativeLatches {
             if let Some(error) = doubt {
                 return Err(doubtful(error));
             }
+            // Created and deleted by others meanwhile.
+            follows = cells.deletion(&count);
         }
         Err(contended(new.name))
+    }
+
+    /// Ends the incarnation of the farm's count. `next` is the one that follows.
+    fn replace(
+        &self,
+        name: &LatchName,
+        row: &Bytes,
+        next: Option<&NewLatch<'_>>,
+        ttl: Duration,
+        by: Deadline,
+    ) -> Result<()> {
+        let by = by.sooner(Deadline::after(SENDING_MAX));
+        let farm = name.farm();
+        let (count, made) = (Bytes::from(count_column(farm)), made_column(farm));
+        let operation = begin(&self.marks, farm, ttl, by)?;
+        let fresh = Bytes::from([ZERO.as_slice(), &draw()?].concat());
+        let value = match next {
+            Some(new) => Bytes::copy_from_slice(&new.count.to_be_bytes()),
+            None => Bytes::copy_from_slice(&deleted_value()?),
+        };
+        let due = next.map_or(&[][..], |new| new.roster).iter().map(|name| due_column(farm, name));
+        let named: Vec<_> = due.chain([made.clone()]).map(|column| (column, fresh.clone())).collect();
+        let mut pauses = Pauses::until(by);
+        for _ in 0..ROUNDS {
+            if operation.in_flight.get() > 0 && !pauses.rest() {
+                break;
+            }
+            let in_doubt = |error| if operation.in_flight.get() == 0 { error } else { doubtful(error) };
+            let cells = self.read(get(row, &[&count, &made]), by).map_err(in_doubt)?;
+            let incarnation = cells.incarnation(name, &made).map_err(in_doubt)?.map(Bytes::from);
+            if cells.count(name).map_err(in_doubt)?.is_none() {
+                // One that was not answered may have been carried out before the count went.
+                match self.look_for(&operation, name, row, by)? {
+                    FoundLatch::Applied => return Ok(()),
+                    FoundLatch::NoLatch => return Err(not_found(name)),
+                    // It was created again.
+                    FoundLatch::NotApplied => continue,
+                }
+            }
+            // If the new cells lived for a shorter time than those below them, these would be shown again. And the Java library
+            // takes a row in which only the incarnation is left for an open latch.
+            let (lasts, named_lasts) = match (next, &incarnation) {
+                (Some(_), _) => (ttl, names_ttl(ttl)),
+                (None, Some(_)) => (names_ttl(ttl), names_ttl(ttl)),
+                (None, None) => (ttl.max(NAMES_TTL_MIN), ttl.max(NAMES_TTL_MIN)),
+            };
+            let request = || {
+                let [column, mark] = packed([&operation.column, &operation.mark]);
+                let tests = [
+                    FilterTest::there_and_begins_not(&FAMILY, &count, &Bytes::from_static(DELETED)),
+                    FilterTest::begins_not(&FAMILY, &column, &mark),
+                    as_read(&made, incarnation.as_ref()),
+                ];
+                let puts = vec![
+                    put(row, vec![(count.clone(), value.clone())], lasts),
+                    put(row, named.clone(), named_lasts),
+                    put_mark(&operation, row),
+                ];
+                (filtering(row, &tests), puts)
+            };
+            let what = if next.is_some() { "resetting a latch" } else { "deleting a latch" };
+            let doubt = match self.change(what, row, by, &operation.in_flight, &request) {
+                Ok(answer) if answer.processed == Some(true) => return Ok(()),
+                Ok(_) => None,
+                Err(error) if operation.in_flight.get() == 0 => return Err(error),
+                Err(error) => Some(error),
+            };
+            match self.look_for(&operation, name, row, by) {
+                Ok(FoundLatch::Applied) => return Ok(()),
+                Ok(FoundLatch::NoLatch) => return Err(not_found(name)),
+                Ok(FoundLatch::NotApplied) => {}
+                Err(error) if error.is_in_doubt() => return Err(doubt.map_or(error, doubtful)),
+                Err(error) => return Err(error),
+            }
+            if let Some(error) = doubt {
+                return Err(doubtful(error));
+            }
+        }
+        Err(contended(name))
     }
 
     fn count(&self, step: &Step<'_>, row: &Bytes) -> Result<Stepped> {
@@ -497,6 +622,13 @@ impl LatchCells {
     fn count(&self, name: &LatchName) -> Result<Option<i64>> {
         let cells = self.0.iter().map(|cell| (cell.qualifier.as_slice(), cell.value.as_slice()));
         count_in(cells, name, Level::Dc)
+    }
+
+    /// Returns the value of a count that was deleted, or an empty value if there is none.
+    fn deletion(&self, count: &[u8]) -> Bytes {
+        self.value(count)
+            .filter(|value| is_deleted(value))
+            .map_or_else(|| EMPTY.clone(), Bytes::copy_from_slice)
     }
 
     /// Returns the incarnation that the names belong to. The values of their columns begin with these bytes too.

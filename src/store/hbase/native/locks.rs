@@ -18,6 +18,7 @@ use super::request::{
     reading_somewhere, together, written_at,
 };
 use super::rpc::Native;
+use super::scan::cell;
 use super::send_error::{SendError, protocol_violation};
 use super::servers::CLIENT_SERVICE;
 use crate::error::Result;
@@ -456,8 +457,4 @@ pub(super) fn found(result: RegionActionResult) -> Result<Option<Cell>, SendErro
     check(&result)?;
     let last = result.result_or_exception.into_iter().next_back().and_then(|part| part.result);
     Ok(last.and_then(|result| result.cell.into_iter().next()).map(cell))
-}
-
-pub(super) fn cell(cell: messages::Cell) -> Cell {
-    Cell { value: cell.value, written_ms: cell.timestamp }
 }

@@ -38,7 +38,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(600);
 const SURELY_SENT_ONCE: f64 = 0.9;
 
 /// Most rows that one scan reads.
-const ROWS_MAX: usize = 500;
+pub(super) const ROWS_MAX: usize = 500;
 /// Most sends of a read, or of a write that the gateway surely did not receive.
 const SENDS: usize = 3;
 /// Pause between two checks of a table that is being created.
@@ -137,6 +137,37 @@ impl Gateway {
         request: impl Fn(&mut ThriftClient) -> thrift::Result<T>,
     ) -> Result<T> {
         self.call_in_parts(kind, what, row, (by, 1), request)
+    }
+
+    /// Reads the first `most` rows of a range, from the first of these on and before the second: a column or a family,
+    /// through a filter in the gateway's language.
+    pub(super) fn scan_rows(
+        &self,
+        (from, to): (&[u8], &[u8]),
+        (column, filter): (&[u8], Option<Vec<u8>>),
+        most: usize,
+        by: Deadline,
+    ) -> Result<Vec<TRowResult>> {
+        self.call(RequestKind::Read, "scan", Some(from), by, |client| {
+            let scan = TScan {
+                start_row: Some(from.to_vec()),
+                stop_row: (!to.is_empty()).then(|| to.to_vec()),
+                columns: Some(vec![column.to_vec()]),
+                caching: Some(most as i32),
+                filter_string: filter.clone(),
+                // The default of each field is a value, and not its absence.
+                timestamp: None,
+                batch_size: None,
+                sort_columns: None,
+                reversed: None,
+                cache_blocks: None,
+            };
+            let scanner = client.scanner_open_with_scan(self.table(), scan, BTreeMap::new())?;
+            let rows = client.scanner_get_list(scanner, most as i32)?;
+            // The gateway itself closes a scanner that nobody uses.
+            client.scanner_close(scanner)?;
+            Ok(rows)
+        })
     }
 
     /// Like [`call`](Gateway::call), but the remaining time is divided into [parts](part), and one send takes at
@@ -419,26 +450,7 @@ impl LockTable for Gateway {
     fn scan(&self, scan: &RowScan<'_>, by: Deadline) -> Result<RowPage> {
         let RowScan { column, from, to, filled, most, .. } = *scan;
         let most = most.clamp(1, ROWS_MAX);
-        let found = self.call(RequestKind::Read, "scan", Some(from), by, |client| {
-            let scan = TScan {
-                start_row: Some(from.to_vec()),
-                stop_row: (!to.is_empty()).then(|| to.to_vec()),
-                columns: Some(vec![name(column)]),
-                caching: Some(most as i32),
-                // The default of each field is a value, and not its absence.
-                timestamp: None,
-                filter_string: None,
-                batch_size: None,
-                sort_columns: None,
-                reversed: None,
-                cache_blocks: None,
-            };
-            let scanner = client.scanner_open_with_scan(self.table(), scan, BTreeMap::new())?;
-            let rows = client.scanner_get_list(scanner, most as i32)?;
-            // The gateway itself closes a scanner that nobody uses.
-            client.scanner_close(scanner)?;
-            Ok(rows)
-        })?;
+        let found = self.scan_rows((from, to), (&name(column), None), most, by)?;
         let is_full = found.len() >= most;
         let last = found.last().and_then(|row| row.row.clone());
         let row = |found: TRowResult| {

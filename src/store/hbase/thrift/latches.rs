@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use hbase_thrift::hbase::{Mutation, TCell, THbaseSyncClient as _, TRowResult};
 
-use super::gateway::{Gateway, TTL};
+use super::gateway::{Gateway, ROWS_MAX, TTL};
 use crate::error::{Error, Result};
 use crate::names::latch_name::LatchName;
 use crate::names::lock_name::Level;
@@ -19,11 +19,12 @@ use crate::runtime::random;
 use crate::runtime::time::{self, Deadline, Moment, jittered};
 use crate::store::hbase::cell_store::{CellStore as _, Content, LockTable};
 use crate::store::hbase::latches::{
-    came_column, count_column, count_in, due_column, is_no_table, made_column, not_found, row_of,
+    self, LatchRow, came_column, count_column, count_columns, count_in, due_column, is_deleted, is_no_table,
+    made_column, not_found, row_of,
 };
 use crate::store::hbase::row_keys::latch_row;
 use crate::store::request_kind::RequestKind;
-use crate::store::{LatchStore, NewLatch, Roster, Step, Stepped, unexpected};
+use crate::store::{LatchPage, LatchQuery, LatchStore, NewLatch, Roster, Step, Stepped, unexpected};
 
 const FAMILY: &str = "C";
 
@@ -61,7 +62,17 @@ impl LatchStore for GatewayLatches {
             return Err(no_names("participant", name));
         }
         let (row, value) = (row_of(new.name)?, new.count.to_be_bytes());
-        let create = || self.swap(&row, new.name, b"", &value, new.ttl, new.by);
+        let create = || {
+            if self.swap(&row, new.name, b"", &value, new.ttl, new.by)? {
+                return Ok(true);
+            }
+            // A count that was deleted through hbase:// is not empty.
+            let cells = self.read(&[new.name], Level::Dc, new.by)?;
+            match cells.value(new.name, &count_column(new.name.farm())).filter(|value| is_deleted(value)) {
+                Some(deleted) => self.swap(&row, new.name, deleted, &value, new.ttl, new.by),
+                None => Ok(false),
+            }
+        };
         match create() {
             Err(error) if is_no_table(&error) => {
                 self.initialize_latches(new.by)?;
@@ -80,7 +91,7 @@ impl LatchStore for GatewayLatches {
             let cells = self.read(&[step.name], Level::Dc, step.by)?;
             let count = cells.count(step.name, Level::Dc)?.ok_or_else(|| not_found(step.name))?;
             if round == 0 && cells.value(step.name, &made_column(step.name.farm())).is_some() {
-                // Only latches with names have such a column. The whole row has all names.
+                // Only latches with names have such a column, and those that were reset. The whole row has all names.
                 let pending = self.read(&[step.name], Level::Xdc, step.by)?.pending(step.name);
                 if !pending.is_empty() {
                     return Err(unexpected(step, &pending));
@@ -104,6 +115,18 @@ impl LatchStore for GatewayLatches {
             what: format!("others changed latch {} before each try to count", step.name),
             source: None,
         })
+    }
+
+    fn reset_latch(&self, new: &NewLatch<'_>) -> Result<()> {
+        Err(no_incarnations("reset of latch", new.name))
+    }
+
+    fn delete_latch(&self, name: &LatchName, _ttl: Duration, _by: Deadline) -> Result<()> {
+        Err(no_incarnations("deletion of latch", name))
+    }
+
+    fn list_latches(&self, asked: &LatchQuery<'_>) -> Result<LatchPage> {
+        latches::page(asked, |from, to, most| self.counts_in(from, to, most, asked.by))
     }
 
     fn counts(&self, asked: &[(&LatchName, Level)], by: Deadline) -> Result<Vec<Result<Option<i64>>>> {
@@ -176,6 +199,30 @@ impl GatewayLatches {
             return Err(Error::InDoubt { what, source: None });
         }
         Ok(put)
+    }
+
+    /// Reads the counts in a range of rows, and where the next page begins.
+    fn counts_in(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        most: usize,
+        by: Deadline,
+    ) -> Result<(Vec<LatchRow>, Option<Vec<u8>>)> {
+        let most = most.clamp(1, ROWS_MAX);
+        let counts = format!("ColumnPrefixFilter('{}')", String::from_utf8_lossy(&count_columns()));
+        let (range, family) = ((from, to), FAMILY.as_bytes());
+        let found = self.gateway.scan_rows(range, (family, Some(counts.into_bytes())), most, by)?;
+        let next = found.last().and_then(|row| row.row.as_deref());
+        let next = next.filter(|_| found.len() >= most).map(|last| [last, b"\0"].concat());
+        let prefix = qualified(b"");
+        let cells = |row: TRowResult| {
+            let columns = row.columns.unwrap_or_default().into_iter().filter_map(|(column, cell)| {
+                Some((column.strip_prefix(&prefix[..])?.to_vec(), cell.value.unwrap_or_default()))
+            });
+            Some((row.row?, columns.collect()))
+        };
+        Ok((found.into_iter().filter_map(cells).collect(), next))
     }
 
     /// Reads the cells of these latches that `level` needs. Returns no cells if the table does not exist.
@@ -251,6 +298,13 @@ impl GatewayCells {
 
 fn qualified(column: &[u8]) -> Vec<u8> {
     [FAMILY.as_bytes(), b":", column].concat()
+}
+
+/// A late request could change a new incarnation: its only condition is the count.
+fn no_incarnations(what: &'static str, name: &LatchName) -> Error {
+    let allowed =
+        "none through a Thrift gateway, which cannot change several columns in one atomic step; use hbase://";
+    Error::invalid(what, name.id(), allowed)
 }
 
 fn no_names(what: &'static str, name: &str) -> Error {
