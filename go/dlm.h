@@ -515,10 +515,11 @@ struct dlm_acquire_options {
     /// NULL, or a lease of the same lock within which the caller reads once more, in mode DLM_MODE_SHARED: writers that wait do not
     /// keep the acquisition out, because they wait for that lease. Release the new one before it.
     const struct dlm_lease *nested_in;
-    /// NULL, or a text of 1 to 255 bytes, which is read during the call: a key of the caller's, such as the id of an order. While this process holds the lock for that key,
-    /// through this manager, the same key acquires it once more, in any thread. The leases share one hold with one fence. Each
-    /// is released by itself, and the lock is free when the last one is. Blocks for one renewal at most. For
-    /// DLM_MODE_EXCLUSIVE, dlm_lock_acquire() and dlm_lock_try_acquire(), without `min_hold_ms`.
+    /// NULL, or a text of 1 to 255 bytes, which is read during the call: a key of the caller's, such as the id of an order.
+    /// While this process holds the lock for that key, through this manager, the same key acquires it once more, in any
+    /// thread. The leases share one hold with one fence. Each is released by itself, and the lock is free when the last one
+    /// is. Blocks for one renewal at most. For DLM_MODE_EXCLUSIVE, dlm_lock_acquire() and dlm_lock_try_acquire(), without
+    /// `min_hold_ms`.
     const char *owner;
 };
 

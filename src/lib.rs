@@ -220,4 +220,4 @@ struct MetricsPage;
 /// Runs the example of the page on latches.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/latches.md")]
-struct Latches;
+struct LatchesPage;

@@ -62,8 +62,8 @@ impl AcquireOptions {
     ///
     /// To enter once more blocks for one renewal at most, and asks for no lock: if the hold has less left than the TTL of this
     /// acquisition and is not kept alive for that long, it is renewed. What keeps the hold alive goes on until the last of
-    /// its leases is released. A renewal of one of them asks for the TTL of the hold at least, a [`keep`](Lease::keep) never makes it
-    /// end sooner, and [`stop_keeping`](Lease::stop_keeping) does nothing while there are several. If the hold is
+    /// its leases is released. A renewal of one of them asks for the TTL of the hold at least, a [`keep`](Lease::keep) never
+    /// makes it end sooner, and [`stop_keeping`](Lease::stop_keeping) does nothing while there are several. If the hold is
     /// lost, all its leases are. Descriptors and channels of a lease report what happens to the hold. An acquisition that
     /// waits already when the owner gets the lock waits until it is free.
     ///

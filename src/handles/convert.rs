@@ -47,7 +47,8 @@ impl Lease {
     /// * [`Code::InDoubt`]: the store did not say in time whether it made the change. The lease is over, and the library
     ///   releases what is left of it in the background.
     /// * [`Code::InvalidArgument`]: the lease has this mode already, it is to become exclusive, it is that of a permit, another
-    ///   thread changes it, or it is [reentrant](crate::AcquireOptions::reentrant). [`Code::UnsupportedConversion`]: more rights than those of a reader.
+    ///   thread changes it, or it is [reentrant](crate::AcquireOptions::reentrant).
+    ///   [`Code::UnsupportedConversion`]: more rights than those of a reader.
     /// * [`Code::InternalError`]: the new lease cannot be kept alive, because no thread can be started. The lock is released.
     /// * After any other error the lease is as it was. [`Code::Closed`], [`Code::Forked`].
     pub fn downgrade(&self, to: Mode) -> Result<Lease> {

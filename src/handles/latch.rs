@@ -168,14 +168,15 @@ impl Latch {
     }
 
     /// Begins the latch anew with this count, 0 to 2,147,483,647, whatever its count is. It then waits for no named
-    /// participant. This changes the count of this farm only, also for level XDC. Blocks for a read and a change of the store, and at
-    /// count 0 for a read of those to notify.
+    /// participant. This changes the count of this farm only, also for level XDC. Blocks for a read and a change of the
+    /// store, and at count 0 also for a read of those to notify.
     ///
     /// What belongs to the time before has no effect any more: names that have counted may count again, and the store refuses
     /// a request that is still on its way although its call has ended. A call that is under way meanwhile counts before or
-    /// after the reset. So reset a latch when all have counted, and before anybody may count for the next time. A wait that has not yet seen the latch open waits for its next opening. So if other
-    /// processes wait, let each of them count down a second latch when it has seen the first one open, or give each round
-    /// a latch of its own.
+    /// after the reset. So reset a latch when all have counted, and before anybody may count for the next time.
+    ///
+    /// A wait that has not yet seen the latch open waits for its next opening. So if other processes wait, let each of them
+    /// count down a second latch when it has seen the first one open, or give each round a latch of its own.
     ///
     /// A count-down of a Java service, through a Thrift gateway, or by an earlier version of this library that is on its
     /// way counts in the new latch.

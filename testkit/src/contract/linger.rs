@@ -249,11 +249,13 @@ pub fn threads_pass_on_a_lock_that_stays_without_the_store(site: &Site) {
             scope.spawn(move || (0..5).for_each(|_| assert!(lock.acquire().unwrap().release().unwrap())));
         }
         eventually("they wait", || ours.stats().threads_waiting == THREADS as u64);
-        // The first of them has asked the store once.
-        eventually("it was refused", || spy.calls_of(Call::Acquire) == 2);
+        // The first of them has asked the store once. If it has no answer yet, another thread gets the lock, and it may ask once
+        // more.
+        eventually("it has asked", || spy.calls_of(Call::Acquire) == 2);
         assert!(first.release().unwrap());
     });
-    assert_eq!((spy.calls_of(Call::Acquire), spy.calls_of(Call::Release)), (2, 0));
+    assert_eq!(spy.calls_of(Call::Release), 0);
+    assert!((2..=3).contains(&spy.calls_of(Call::Acquire)), "{}", spy.calls_of(Call::Acquire));
     assert_eq!(ours.stats().leases_retaken, 5 * THREADS as u64);
 }
 
