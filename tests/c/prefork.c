@@ -88,7 +88,7 @@ static void child(void)
     int i;
 
     /* A child that hangs is killed. */
-    alarm(60);
+    alarm(300);
     EXPECT(DLM_FORKED, dlm_id_lock_acquire(ids, 1, DLM_FOREVER, &error));
     EXPECT(DLM_FORKED, dlm_manager_initialize(manager, &error));
     childs_ids = dlm_id_lock_new();
