@@ -637,6 +637,11 @@ impl QueueState {
     }
 }
 
+/// Whether an acquisition in this mode may be granted although the store has named this holder to another one.
+fn lets_in(holder: &Holder, mode: Mode) -> bool {
+    !holder.is_waiting && holder.mode.is_compatible_with(mode)
+}
+
 /// A waiter's slot in a queue. Dropping it leaves the queue, also when a call to the store panics.
 pub(crate) struct QueueTicket<Q: Deref<Target = LocalQueues>> {
     queues: Q,
@@ -692,14 +697,13 @@ impl<Q: Deref<Target = LocalQueues>> QueueTicket<Q> {
         if asks_along && may_ask {
             return Ok(QueueStep::Ask(Ask::Attempt, state.releases));
         }
+        let mode = self.waiter.mode;
         let is_unhindered = || match front {
-            // The one before it had no answer, so nobody is known to be in the way.
-            true => state.holder.is_none() && !state.ours,
+            // The one before it had no answer, or was refused because of somebody who is not in the way of this one: a reader
+            // beside another, or a permit, of which it may have wanted more.
+            true => !state.ours && state.holder.as_ref().is_none_or(|holder| lets_in(holder, mode)),
             // It has waited only for those that are not in its way.
-            false => {
-                let mode = self.waiter.mode;
-                state.ahead_of(&self.waiter).all(|ahead| ahead.mode.is_compatible_with(mode))
-            }
+            false => state.ahead_of(&self.waiter).all(|ahead| ahead.mode.is_compatible_with(mode)),
         };
         if !asked && now >= terms.by.moment() && is_unhindered() {
             return Ok(QueueStep::Ask(Ask::Attempt, state.releases));

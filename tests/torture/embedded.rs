@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use dlm_testkit::history::Tolerances;
-use dlm_testkit::left_to_the_long_run;
 use dlm_testkit::workload::LockWorkload;
 use tempfile::TempDir;
 
-use crate::round::{asked_seconds, torture};
+use crate::round::torture;
 use crate::subject::{Least, Subject, of_semaphores};
 
 #[test]
@@ -48,9 +47,6 @@ fn torture_breaks_no_rule_on_the_embedded_store_with_semaphores() {
 
 #[test]
 fn torture_breaks_no_rule_on_the_embedded_store_while_semaphores_are_resized() {
-    if asked_seconds().is_none() && left_to_the_long_run() {
-        return;
-    }
     semaphores("embedded-resized", true);
 }
 

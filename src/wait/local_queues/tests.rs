@@ -196,6 +196,34 @@ fn a_wait_that_ends_behind_a_request_without_an_answer_asks_once() {
     }
 }
 
+/// What was in the way of the one before it need not be in its own.
+#[test]
+fn a_wait_that_is_over_asks_once_unless_the_known_holder_excludes_it() {
+    for (before, holder, mode, asks) in [
+        (Mode::Permit, Mode::Permit, Mode::Permit, true),
+        (Mode::Exclusive, Mode::Shared, Mode::Shared, true),
+        (Mode::Exclusive, Mode::Shared, Mode::Exclusive, false),
+        (Mode::Shared, Mode::Exclusive, Mode::Shared, false),
+        (Mode::Update, Mode::Update, Mode::Update, false),
+    ] {
+        for is_waiting in [false, true] {
+            let queues = LocalQueues::default();
+            let front = queues.join(&name(), &in_mode(before));
+            let over = Terms { by: Deadline::after(Duration::ZERO), ..in_mode(mode) };
+            let next = queues.join(&name(), &over);
+            let holder = held_as(holder).map(|holder| Holder { is_waiting, ..holder });
+            front.refused(holder, &in_mode(before), 0);
+            drop(front);
+            match next.step(&over, false) {
+                Ok(QueueStep::Ask(Ask::Attempt, _)) => assert!(asks && !is_waiting, "{before} {mode}"),
+                Err(Ended::Unavailable(Some(_))) => assert!(!asks || is_waiting, "{before} {mode}"),
+                other => panic!("{before} {mode}: {other:?}"),
+            }
+            assert!(matches!(next.step(&over, true), Err(Ended::Unavailable(_))), "once");
+        }
+    }
+}
+
 #[test]
 fn closing_wakes_every_waiter() {
     let queues = LocalQueues::default();
