@@ -2,6 +2,7 @@
 #![cfg(feature = "aerospike")]
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -288,6 +289,27 @@ fn a_step_that_comes_late_does_not_count_after_a_reset_or_a_deletion() {
             assert_eq!(stage.theirs.count().unwrap(), begins - 1);
         }
     }
+}
+
+/// The latch is there, so it was not deleted, and the deletion may have come before the reset.
+#[test]
+fn a_deletion_whose_request_is_lost_and_whose_latch_is_reset_meanwhile_is_in_doubt() {
+    let Some(stage) = latch_stage("reset-meanwhile") else { return };
+    stage.ours.create(3).unwrap();
+    let (theirs, first) = (stage.theirs.clone(), AtomicBool::new(true));
+    stage.proxy.storm(move |request| {
+        let is_first = request == "change" && first.swap(false, Ordering::SeqCst);
+        is_first.then(|| {
+            theirs.reset(9).unwrap();
+            Fault::LoseRequest
+        })
+    });
+    let answer = stage.ours.delete();
+    stage.proxy.heal();
+    assert_eq!(code(answer), Code::InDoubt);
+    assert_eq!(stage.theirs.count().unwrap(), 9);
+    stage.ours.delete().unwrap();
+    assert_eq!(code(stage.theirs.count()), Code::NotFound);
 }
 
 /// Each has seen the count of the other when it deletes its own. A record that stays would keep Java from creating the latch.

@@ -322,6 +322,54 @@ fn a_reset_or_a_deletion_of_which_a_message_is_lost_is_made_once() {
     }
 }
 
+/// The deletion has an incarnation of its own. A change that was not answered must not go on with that.
+#[test]
+fn a_change_in_doubt_is_not_made_after_another_has_deleted_the_latch() {
+    let Some((proxy, ours, theirs)) = stage("doubt-deleted") else { return };
+    let changes = [|latch: &Latch| latch.reset(7, &[]), |latch: &Latch| latch.delete()];
+    for change in changes {
+        assert!(theirs.create(3).unwrap());
+        let other = Latch { name: theirs.name.clone(), store: Arc::clone(&theirs.store), timeout: LONGEST };
+        let (sent, read) = (AtomicI64::new(0), AtomicI64::new(0));
+        proxy.storm(move |method| match method {
+            // The first request is lost, and when the second one arrives, the latch has another incarnation.
+            "Multi" if sent.fetch_add(1, Ordering::SeqCst) == 0 => {
+                other.reset(9, &[]).unwrap();
+                Some(Fault::LoseRequest)
+            }
+            // The first read finds that it was not made. Before the second one the latch is deleted.
+            "Get" if sent.load(Ordering::SeqCst) > 0 && read.fetch_add(1, Ordering::SeqCst) == 1 => {
+                other.delete().unwrap();
+                None
+            }
+            _ => None,
+        });
+        let answer = change(&ours);
+        proxy.heal();
+        assert_eq!(code(answer), Code::NotFound, "it was made of a latch that is not there");
+        assert_eq!(theirs.dc(), None);
+    }
+}
+
+#[test]
+fn a_gateway_finds_no_latch_that_was_deleted_directly_and_creates_it_anew() {
+    let Some(hbase) = server() else { return };
+    let client = fresh("gateway-deleted");
+    let direct = Latch::open(&direct(hbase.master), &client);
+    let gateway = Latch::open(&table::uri(hbase.thrift), &client);
+    assert!(direct.create_for(2, &["a", "b"], TTL).unwrap());
+    counted(direct.step(-1, Some("a")));
+    direct.delete().unwrap();
+    assert_eq!((gateway.dc(), gateway.count(Level::Xdc).unwrap()), (None, None));
+    assert_eq!(code(gateway.step(-1, None)), Code::NotFound);
+    assert!(settled(|| gateway.create(4)).unwrap());
+    assert!(!settled(|| gateway.create(5)).unwrap());
+    // It waits for none of the names of before.
+    counted(direct.step(-1, Some("a")));
+    counted(gateway.step(-1, None));
+    assert_eq!((direct.dc(), gateway.dc()), (Some(2), Some(2)));
+}
+
 #[test]
 fn a_late_creation_does_not_bring_a_deleted_latch_back() {
     let Some((proxy, mut ours, theirs)) = stage("late-creation") else { return };

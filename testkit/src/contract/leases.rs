@@ -52,11 +52,25 @@ pub fn an_owner_enters_its_lock_again_and_the_last_lease_releases_it(site: &Site
     assert_eq!(code(first.check()), Code::LeaseLost);
     assert_eq!(code(first.renew()), Code::LeaseLost);
     assert_eq!((first.state(), first.remaining()), (dlm::LeaseState::Released, Duration::ZERO));
+    assert_eq!(code(first.into_token()), Code::LeaseLost, "the hold of others became a token");
+    // None of them ends sooner what the other relies on.
+    second.keep(Duration::from_millis(1)).unwrap();
+    second.stop_keeping().unwrap();
+    second.renew_for(Duration::from_millis(1)).unwrap();
+    assert_eq!(third.state(), dlm::LeaseState::Renewing);
+    for answer in [true, false] {
+        let (call, mut released) = (second.start_release().unwrap(), None);
+        super::eventually("the call is made", || {
+            released = call.take().unwrap();
+            released.is_some()
+        });
+        assert_eq!(released, Some(answer));
+    }
     drop(second);
     third.renew().unwrap();
     assert_eq!(code(other.try_acquire()), Code::LockUnavailable, "the last lease holds the lock");
     assert!(third.release().unwrap());
-    assert!(!third.release().unwrap() && !first.release().unwrap());
+    assert!(!third.release().unwrap());
     let next = other.try_acquire().unwrap();
     assert!(next.fence() > third.fence());
     assert_eq!(
