@@ -55,6 +55,8 @@ unsafe impl Versioned for dlm_acquire_options {
     const NAME: &str = "dlm_acquire_options";
     const FIRST: usize = 56;
     const BOOLS: &[usize] = &[offset_of!(dlm_acquire_options, dies_with_process)];
+    const LATER_POINTERS: &[usize] =
+        &[offset_of!(dlm_acquire_options, nested_in), offset_of!(dlm_acquire_options, owner)];
 }
 
 /// A caller's options.

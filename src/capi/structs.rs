@@ -25,10 +25,13 @@ pub(super) unsafe trait Versioned: Copy {
     const FIRST: usize;
     /// Offsets of its fields of type bool.
     const BOOLS: &[usize] = &[];
+    /// Offsets of its pointers behind the first version. No version ends within one: a part of a pointer would point anywhere.
+    const LATER_POINTERS: &[usize] = &[];
 }
 
 pub(super) fn check_size<T: Versioned>(size: usize) -> Outcome {
-    if (T::FIRST..=SIZE_MAX).contains(&size) {
+    let cuts = |pointer: &usize| (*pointer + 1..*pointer + size_of::<usize>()).contains(&size);
+    if (T::FIRST..=SIZE_MAX).contains(&size) && !T::LATER_POINTERS.iter().any(cuts) {
         return Ok(());
     }
     let (name, right) = (T::NAME, size_of::<T>());
@@ -148,6 +151,7 @@ mod tests {
         second: u32,
         yes: bool,
         rest: [u8; 3],
+        pointer: usize,
     }
 
     // SAFETY: numbers, and one bool, which is listed.
@@ -155,6 +159,7 @@ mod tests {
         const NAME: &str = "grown";
         const FIRST: usize = 8;
         const BOOLS: &[usize] = &[offset_of!(Grown, yes)];
+        const LATER_POINTERS: &[usize] = &[offset_of!(Grown, pointer)];
     }
 
     fn read_bytes(bytes: &[u8]) -> Outcome<Grown> {
@@ -164,7 +169,7 @@ mod tests {
 
     #[test]
     fn an_older_program_has_zeros_in_the_fields_that_it_lacks() {
-        let whole = Grown { first: 7, second: 0, yes: false, rest: [0; 3] };
+        let whole = Grown { first: 7, second: 0, yes: false, rest: [0; 3], pointer: 0 };
         assert_eq!(read_bytes(&7_u64.to_ne_bytes()).unwrap(), whole);
         let mut to = [0xa5_u8; 10];
         let value = Grown { second: 5, ..whole };
@@ -175,22 +180,26 @@ mod tests {
 
     #[test]
     fn a_newer_program_may_pass_zeros_and_gets_zeros_in_fields_that_are_not_known_here() {
-        let mut bytes = [0; 24];
+        let mut bytes = [0; 32];
         bytes[12] = 1;
         assert!(read_bytes(&bytes).unwrap().yes);
-        bytes[23] = 1;
+        bytes[31] = 1;
         assert!(read_bytes(&bytes).is_err());
-        let value = Grown { first: 1, second: 2, yes: true, rest: [0; 3] };
-        let mut to = [0xa5_u8; 24];
+        let value = Grown { first: 1, second: 2, yes: true, rest: [0; 3], pointer: 0 };
+        let mut to = [0xa5_u8; 32];
         // SAFETY: there is room for it.
-        unsafe { write_struct(to.as_mut_ptr().cast(), 24, &value) };
-        assert_eq!((to[0], to[8], to[12], &to[16..]), (1, 2, 1, &[0; 8][..]));
+        unsafe { write_struct(to.as_mut_ptr().cast(), 32, &value) };
+        assert_eq!((to[0], to[8], to[12], &to[24..]), (1, 2, 1, &[0; 8][..]));
     }
 
     #[test]
     fn sizes_that_no_version_has_and_bytes_that_are_no_bool_are_refused() {
-        for size in [0, 7, 4097, usize::MAX] {
+        let within_the_pointer = 17..24;
+        for size in [0, 7, 4097, usize::MAX].into_iter().chain(within_the_pointer) {
             assert!(check_size::<Grown>(size).is_err(), "{size}");
+        }
+        for size in [8, 9, 16, 24, 25, 4096] {
+            assert!(check_size::<Grown>(size).is_ok(), "{size}");
         }
         let mut bytes = [0; 16];
         bytes[12] = 2;
