@@ -27,6 +27,12 @@ impl<'a> Waiting<'a> {
         Waiting { store, name, id: IntentId::draw().unwrap(), purpose }
     }
 
+    /// Reads the lock, as everybody does who asks for it before waiting. A store may give the waits of a lock numbers, and
+    /// two processes that have not seen each other may choose the same one.
+    fn look(&self) {
+        modes(self.store).holds(self.name, soon()).unwrap();
+    }
+
     /// Announces the intent. Returns a moment before which it has not ended.
     fn announce(&self, lasts: Duration) -> Moment {
         let asked = Moment::now();
@@ -252,7 +258,9 @@ pub fn an_intent_ends_when_its_own_process_withdraws_it(site: &Site) {
     // Of a lock without intents.
     first.withdraw();
     hurriedly(|_| {
-        let ends = first.announce(INTENT_MAX).min(second.announce(INTENT_MAX));
+        let ends = first.announce(INTENT_MAX);
+        second.look();
+        let ends = ends.min(second.announce(INTENT_MAX));
         first.withdraw();
         first.withdraw();
         match ask(&*ours, &name, reads()) {
