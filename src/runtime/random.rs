@@ -1,7 +1,11 @@
 //! All random numbers of the library: secrets from the operating system, and cheap numbers that spread load.
 
+#[cfg(all(feature = "embedded", not(dlm_simulation)))]
+use crate::runtime::process::process_mark::ProcessMark;
 #[cfg(dlm_simulation)]
 use crate::runtime::simulation;
+#[cfg(all(feature = "embedded", not(dlm_simulation)))]
+use crate::runtime::sync::real::Mutex;
 
 /// Fills `bytes` with random bytes that nobody can guess.
 #[cfg(not(dlm_simulation))]
@@ -14,6 +18,56 @@ pub(crate) fn secret(bytes: &mut [u8]) -> Result<(), getrandom::Error> {
 pub(crate) fn secret(bytes: &mut [u8]) -> Result<(), getrandom::Error> {
     bytes.fill_with(|| simulation::random() as u8);
     Ok(())
+}
+
+/// Like [`secret`], for what is compared only within one machine. The bits may have been drawn some time ago, for many
+/// calls at once. So two machines that are resumed from one snapshot may draw the same, but never a process and its child.
+#[cfg(all(feature = "embedded", not(dlm_simulation)))]
+pub(crate) fn secret_within_machine(bytes: &mut [u8]) -> Result<(), getrandom::Error> {
+    // A child may be forked while a thread of its parent is in here.
+    match AHEAD.try_lock() {
+        Some(mut ahead) if bytes.len() <= AHEAD_BYTES => ahead.take(bytes),
+        _ => secret(bytes),
+    }
+}
+
+/// Fills `bytes` with random bytes of the simulation.
+#[cfg(all(feature = "embedded", dlm_simulation))]
+pub(crate) fn secret_within_machine(bytes: &mut [u8]) -> Result<(), getrandom::Error> {
+    secret(bytes)
+}
+
+#[cfg(all(feature = "embedded", not(dlm_simulation)))]
+const AHEAD_BYTES: usize = 2048;
+
+#[cfg(all(feature = "embedded", not(dlm_simulation)))]
+static AHEAD: Mutex<Ahead> = Mutex::new(Ahead { process: None, bytes: [0; AHEAD_BYTES], left: 0 });
+
+/// Random bytes that were drawn ahead.
+#[cfg(all(feature = "embedded", not(dlm_simulation)))]
+struct Ahead {
+    /// The process that has drawn them.
+    process: Option<ProcessMark>,
+    bytes: [u8; AHEAD_BYTES],
+    /// How many are left, from the start.
+    left: usize,
+}
+
+#[cfg(all(feature = "embedded", not(dlm_simulation)))]
+impl Ahead {
+    fn take(&mut self, bytes: &mut [u8]) -> Result<(), getrandom::Error> {
+        let process = ProcessMark::current();
+        if self.process != Some(process) || self.left < bytes.len() {
+            (self.process, self.left) = (None, 0);
+            secret(&mut self.bytes)?;
+            (self.process, self.left) = (Some(process), AHEAD_BYTES);
+        }
+        self.left -= bytes.len();
+        let taken = &mut self.bytes[self.left..][..bytes.len()];
+        bytes.copy_from_slice(taken);
+        taken.fill(0);
+        Ok(())
+    }
 }
 
 /// Returns a number that nobody can guess.
@@ -29,4 +83,36 @@ pub(crate) fn fraction() -> f64 {
     return fastrand::f64();
     #[cfg(dlm_simulation)]
     return (simulation::random() >> 11) as f64 / (1_u64 << 53) as f64;
+}
+
+#[cfg(all(test, feature = "embedded", not(dlm_simulation)))]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::testing::fork::{alone, in_forked_child};
+
+    fn drawn() -> [u8; 16] {
+        let mut bytes = [0; 16];
+        secret_within_machine(&mut bytes).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn no_two_draws_are_the_same_in_a_process_and_its_children() {
+        if !alone() {
+            return;
+        }
+        let mut seen: BTreeSet<_> = (0..1000).map(|_| drawn()).collect();
+        assert_eq!(seen.len(), 1000);
+        // What the parent draws next is what the child would draw if it took the rest of its parent's.
+        let parents = AHEAD.lock().bytes;
+        let differs = in_forked_child(|| {
+            let child: BTreeSet<_> = (0..200).map(|_| drawn()).collect();
+            child.len() == 200
+                && child.iter().all(|bytes| !parents.chunks_exact(16).any(|theirs| theirs == bytes))
+        });
+        assert!(differs);
+        assert!((0..200).all(|_| seen.insert(drawn())));
+    }
 }

@@ -36,6 +36,7 @@ use self::writer_lock::WriterLock;
 use crate::error::{Cause, Error, Result};
 use crate::runtime::process::descriptors::StreamsTaken;
 use crate::runtime::process::fork_pause::ForkPause;
+use crate::runtime::process::process_mark::ProcessMark;
 use crate::runtime::process::signals::NoSignal;
 use crate::runtime::sync::real::{RwLock, TimedGuard, TimedMutex};
 use crate::runtime::time::{self, Deadline};
@@ -107,6 +108,7 @@ struct EnvironmentInner {
     /// The process that opened it. A forked child shares the locks in the memory map, but LMDB wrote the parent's
     /// process id into them. So the child must not use the environment.
     pid: u32,
+    process: ProcessMark,
     limit: usize,
     writer_lock: WriterLock,
     /// `None` during a reopen, or after a reopen failed. Locked for writing only then.
@@ -255,8 +257,7 @@ impl Turn {
         let in_use = DirLock::share(dir, by).map_err(|error| cannot_use(store, dir, error))?;
         let Some(in_use) = in_use else { return Ok(None) };
         let id = check_private(store, dir, access)?;
-        let pid = std::process::id();
-        if self.open.get(&id).is_some_and(|entry| entry.inner.pid != pid) {
+        if self.open.get(&id).is_some_and(|entry| !entry.inner.process.is_current()) {
             // This is the parent's environment. Closing it is not safe here, because another thread of the parent
             // may have used it during the fork. It stays mapped and unused.
             mem::forget(self.open.remove(&id));
@@ -388,6 +389,7 @@ impl EnvironmentInner {
             dir: dir.to_owned(),
             id,
             pid: std::process::id(),
+            process: ProcessMark::current(),
             limit,
             writer_lock,
             open: RwLock::new(None),
@@ -469,7 +471,7 @@ impl EnvironmentInner {
     /// Refuses use in a forked child. `heed` and LMDB do not notice it: fork() copies this object, but not the
     /// process's locks.
     fn check_process(&self) -> Result<()> {
-        if self.pid == std::process::id() { Ok(()) } else { Err(Error::Forked) }
+        self.process.check()
     }
 
     /// Writes as [`Environment::write`] says. An error comes with a flag: the environment must be reopened before
@@ -519,7 +521,7 @@ impl EnvironmentInner {
                     None,
                 )
             })?;
-        match self.writer_lock.is_deleted() {
+        match self.writer_lock.is_deleted(&guard) {
             Ok(false) => Ok(guard),
             Ok(true) => Err(Error::Connection {
                 store: self.store.clone(),

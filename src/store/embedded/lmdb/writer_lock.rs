@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -11,12 +12,14 @@ use rustix::fs::{FlockOperation, fcntl_lock};
 use rustix::io::Errno;
 
 use crate::runtime::sync::real::{TimedGuard, TimedMutex};
-use crate::runtime::time::{self, Deadline};
+use crate::runtime::time::{self, Deadline, Moment};
 
 /// A write takes about ten microseconds, so the first tries follow each other without a sleep.
 const EAGER_LOOKS: u32 = 20;
 const SLEEP_FIRST: Duration = Duration::from_micros(20);
 const SLEEP_MAX: Duration = Duration::from_micros(500);
+/// How long it is taken for granted that the file is in place.
+const LOOK_PAUSE: Duration = Duration::from_millis(1);
 
 /// A writer lock with deadlines. LMDB's own write lock is a mutex without a time-out. A writer that was stopped
 /// (SIGSTOP, a debugger, a frozen container) inside its few microseconds would block every other process beyond its
@@ -28,6 +31,8 @@ const SLEEP_MAX: Duration = Duration::from_micros(500);
 pub(super) struct WriterLock {
     threads: TimedMutex<()>,
     file: File,
+    /// When it was last seen that the file is in place, on the clock of leases.
+    looked: AtomicU64,
 }
 
 /// Held while writing. Dropping it releases the lock.
@@ -44,7 +49,7 @@ impl WriterLock {
     /// locks on it.
     pub(super) fn open(path: &Path) -> io::Result<WriterLock> {
         let file = File::options().read(true).write(true).open(path)?;
-        Ok(WriterLock { threads: TimedMutex::new(()), file })
+        Ok(WriterLock { threads: TimedMutex::new(()), file, looked: AtomicU64::new(0) })
     }
 
     /// Waits for the lock until `by`. Returns `None` if it stayed locked. Tries the file lock at least once, if no
@@ -69,9 +74,18 @@ impl WriterLock {
         }
     }
 
-    /// Returns whether the file was deleted. Other processes then use another file.
-    pub(super) fn is_deleted(&self) -> io::Result<bool> {
-        Ok(self.file.metadata()?.nlink() == 0)
+    /// Returns whether the file was deleted. Other processes then use another file. Looks once a millisecond, so a
+    /// deletion is noticed at most so much later.
+    pub(super) fn is_deleted(&self, _held: &WriterGuard<'_>) -> io::Result<bool> {
+        let now = Moment::now().as_nanos();
+        if now.saturating_sub(self.looked.load(Ordering::Relaxed)) < LOOK_PAUSE.as_nanos() as u64 {
+            return Ok(false);
+        }
+        let is_deleted = self.file.metadata()?.nlink() == 0;
+        if !is_deleted {
+            self.looked.store(now, Ordering::Relaxed);
+        }
+        Ok(is_deleted)
     }
 }
 
