@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::error::{Error, Result};
+use crate::error::{Cause, Error, Result};
 use crate::names::fnv::fnv1a;
 use crate::runtime::random;
 
@@ -80,7 +80,7 @@ impl fmt::Debug for OwnerRecord {
     }
 }
 
-fn unable(error: getrandom::Error) -> Error {
+fn unable(error: impl Into<Cause>) -> Error {
     let what = "the operating system gave no random bytes for an owner token".into();
     Error::Internal { what, source: Some(error.into()) }
 }

@@ -1,11 +1,12 @@
 //! All random numbers of the library: secrets from the operating system, and cheap numbers that spread load.
 
 #[cfg(all(feature = "embedded", not(dlm_simulation)))]
+use std::cell::RefCell;
+
+#[cfg(all(feature = "embedded", not(dlm_simulation)))]
 use crate::runtime::process::process_mark::ProcessMark;
 #[cfg(dlm_simulation)]
 use crate::runtime::simulation;
-#[cfg(all(feature = "embedded", not(dlm_simulation)))]
-use crate::runtime::sync::real::Mutex;
 
 /// Fills `bytes` with random bytes that nobody can guess.
 #[cfg(not(dlm_simulation))]
@@ -24,11 +25,8 @@ pub(crate) fn secret(bytes: &mut [u8]) -> Result<(), getrandom::Error> {
 /// calls at once. So two machines that are resumed from one snapshot may draw the same, but never a process and its child.
 #[cfg(all(feature = "embedded", not(dlm_simulation)))]
 pub(crate) fn secret_within_machine(bytes: &mut [u8]) -> Result<(), getrandom::Error> {
-    // A child may be forked while a thread of its parent is in here.
-    match AHEAD.try_lock() {
-        Some(mut ahead) if bytes.len() <= AHEAD_BYTES => ahead.take(bytes),
-        _ => secret(bytes),
-    }
+    // A thread that is about to end has none.
+    AHEAD.try_with(|ahead| ahead.borrow_mut().take(bytes)).unwrap_or_else(|_| secret(bytes))
 }
 
 /// Fills `bytes` with random bytes of the simulation.
@@ -38,12 +36,14 @@ pub(crate) fn secret_within_machine(bytes: &mut [u8]) -> Result<(), getrandom::E
 }
 
 #[cfg(all(feature = "embedded", not(dlm_simulation)))]
-const AHEAD_BYTES: usize = 2048;
+const AHEAD_BYTES: usize = 1024;
 
 #[cfg(all(feature = "embedded", not(dlm_simulation)))]
-static AHEAD: Mutex<Ahead> = Mutex::new(Ahead { process: None, bytes: [0; AHEAD_BYTES], left: 0 });
+thread_local! {
+    static AHEAD: RefCell<Ahead> = const { RefCell::new(Ahead { process: None, bytes: [0; AHEAD_BYTES], left: 0 }) };
+}
 
-/// Random bytes that were drawn ahead.
+/// Random bytes that a thread has drawn ahead.
 #[cfg(all(feature = "embedded", not(dlm_simulation)))]
 struct Ahead {
     /// The process that has drawn them.
@@ -57,6 +57,9 @@ struct Ahead {
 impl Ahead {
     fn take(&mut self, bytes: &mut [u8]) -> Result<(), getrandom::Error> {
         let process = ProcessMark::current();
+        if bytes.len() > AHEAD_BYTES {
+            return secret(bytes);
+        }
         if self.process != Some(process) || self.left < bytes.len() {
             (self.process, self.left) = (None, 0);
             secret(&mut self.bytes)?;
@@ -106,7 +109,7 @@ mod tests {
         let mut seen: BTreeSet<_> = (0..1000).map(|_| drawn()).collect();
         assert_eq!(seen.len(), 1000);
         // What the parent draws next is what the child would draw if it took the rest of its parent's.
-        let parents = AHEAD.lock().bytes;
+        let parents = AHEAD.with(|ahead| ahead.borrow().bytes);
         let differs = in_forked_child(|| {
             let child: BTreeSet<_> = (0..200).map(|_| drawn()).collect();
             child.len() == 200
