@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::error::{Cause, Error, Result};
+use crate::error::{Error, Result};
 use crate::names::fnv::fnv1a;
 use crate::runtime::random;
 
@@ -21,16 +21,10 @@ impl OwnerToken {
     /// [`Code::InternalError`](crate::Code::InternalError) if the system provides no random bytes.
     pub fn draw() -> Result<OwnerToken> {
         let mut token = [0; OwnerToken::LEN];
-        random::secret(&mut token).map_err(unable)?;
-        Ok(OwnerToken(token))
-    }
-
-    /// Draws a new token for a store that only processes of this machine use. See
-    /// [`secret_within_machine`](random::secret_within_machine).
-    #[cfg(feature = "embedded")]
-    pub(crate) fn draw_within_machine() -> Result<OwnerToken> {
-        let mut token = [0; OwnerToken::LEN];
-        random::secret_within_machine(&mut token).map_err(unable)?;
+        random::secret(&mut token).map_err(|error| Error::Internal {
+            what: "the operating system gave no random bytes for an owner token".into(),
+            source: Some(error.into()),
+        })?;
         Ok(OwnerToken(token))
     }
 
@@ -78,11 +72,6 @@ impl fmt::Debug for OwnerRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("OwnerRecord(***)")
     }
-}
-
-fn unable(error: impl Into<Cause>) -> Error {
-    let what = "the operating system gave no random bytes for an owner token".into();
-    Error::Internal { what, source: Some(error.into()) }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dlm_testkit::{skipped, unless_stalled, until};
 use rustix::process::{Pid, Signal};
@@ -283,7 +283,13 @@ fn who_waits_for_several_locks_sees_the_one_that_is_in_the_way() {
     let waiting = shell.start(&["-v", "run", "--lock", "a", "--lock", "b", "--", "true"]);
     until("it has the first", || shell.is_held("a"));
     let dlm = Pid::from_raw(waiting.0.as_ref().unwrap().id() as i32).unwrap();
-    until("its line is due", || !has_thread(dlm, "dlm-late-line"));
+    // A thread has its name only after it has begun. If this one is not seen, its time is over all the same.
+    let (mut seen, began) = (false, Instant::now());
+    until("its line is due", || {
+        let has = has_thread(dlm, "dlm-late-line");
+        seen |= has || began.elapsed() > Duration::from_secs(5);
+        seen && !has
+    });
     shell.run(&["release", &lease]).ok();
     let said = waiting.finish().ok().err;
     let line = said.lines().find(|line| line.contains("waiting for lock")).unwrap_or_default();

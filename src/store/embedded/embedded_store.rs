@@ -275,7 +275,7 @@ impl EmbeddedStore {
             },
         };
         let mark = if until_death { Some(self.mark(attempt.by)?) } else { None };
-        let owner = OwnerToken::draw_within_machine()?;
+        let owner = OwnerToken::draw()?;
         let grant = |writer: &mut Writer<'_>, found: Option<Record>| -> ChangeResult<_> {
             // Read the clock here, after the wait for other writers, which must not shorten the lease. Nothing has
             // taken effect yet.

@@ -91,7 +91,7 @@ impl LockRecords {
         let (owner, mode) = match base {
             _ if is_exclusive => (last.owner, None),
             Some(base) => (base, Some(self.mode_code(last))),
-            None => (OwnerToken::draw_within_machine()?, Some(self.mode_code(last))),
+            None => (OwnerToken::draw()?, Some(self.mode_code(last))),
         };
         // Later versions may have holds with numbers of their own.
         let numbers = self.holds.holds.iter().map(|hold| hold.number);

@@ -195,7 +195,7 @@ impl ModeStore for EmbeddedStore {
         if let Some(blocker) = records.holds.blocker(&terms) {
             return Ok(Acquired::Held(blocker));
         }
-        let owner = OwnerToken::draw_within_machine()?;
+        let owner = OwnerToken::draw()?;
         let grant = |writer: &mut Writer<'_>, records: &mut LockRecords, now: Moment| {
             if let Some(blocker) = records.holds.blocker(&terms) {
                 return Ok(TxnEnd::Abandon(Some(Acquired::Held(blocker))));
@@ -225,7 +225,7 @@ impl ModeStore for EmbeddedStore {
         doubtful: &mut Vec<OwnerRecord>,
     ) -> Result<Converted> {
         check_conversion(attempt.name, &conversion)?;
-        let (owner, mode, by) = (OwnerToken::draw_within_machine()?, conversion.to, attempt.by);
+        let (owner, mode, by) = (OwnerToken::draw()?, conversion.to, attempt.by);
         let change = |writer: &mut Writer<'_>, records: &mut LockRecords, now: Moment| {
             let new = NewHold::new(owner, mode, &attempt, now);
             Ok(match records.holds.convert(new, &conversion, || self.next_number(writer, now)) {
@@ -292,8 +292,7 @@ impl SemaphoreStore for EmbeddedStore {
         if let Err(refused) = records.holds.free_permits(terms) {
             return Ok(*refused);
         }
-        let owners: Vec<_> =
-            (0..terms.count).map(|_| OwnerToken::draw_within_machine()).collect::<Result<_>>()?;
+        let owners: Vec<_> = (0..terms.count).map(|_| OwnerToken::draw()).collect::<Result<_>>()?;
         let grant = |writer: &mut Writer<'_>, records: &mut LockRecords, now: Moment| {
             let free = match records.holds.free_permits(terms) {
                 Ok(free) => free,
