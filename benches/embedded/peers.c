@@ -38,7 +38,6 @@ struct worker {
     char path[4200], name[64];
     sqlite3 *base;
     sqlite3_stmt *statements[6];
-    uint64_t pairs;
     uint32_t *waits;
     size_t room, kept;
 };
@@ -147,11 +146,14 @@ static void with_redis(struct worker *it, uint64_t *got)
 static void *run(void *argument)
 {
     struct worker *it = argument;
-    int own = is_same ? 0 : it->number + 1000 * (int)getpid();
     void (*pair)(struct worker *, uint64_t *);
     uint64_t asked, got;
-    snprintf(it->name, sizeof it->name, "lock-%d", own);
-    snprintf(it->path, sizeof it->path, "%s/%s", directory, strcmp(peer, "sqlite") == 0 ? "base" : it->name);
+    if (is_same)
+        snprintf(it->name, sizeof it->name, "same");
+    else
+        snprintf(it->name, sizeof it->name, "%d-%d", (int)getpid(), it->number);
+    /* Each peer has files of its own: those of flock stay, and would be lock files that nobody frees. */
+    snprintf(it->path, sizeof it->path, "%s/%s-%s", directory, peer, strcmp(peer, "sqlite") == 0 ? "base" : it->name);
     if (strcmp(peer, "flock") == 0)
         pair = with_flock;
     else if (strcmp(peer, "lockfile") == 0)
@@ -171,7 +173,6 @@ static void *run(void *argument)
         if (asked >= end_ns)
             return NULL;
         pair(it, &got);
-        it->pairs++;
         if (it->kept == it->room)
             CHECK((it->waits = realloc(it->waits, (it->room = it->room ? 2 * it->room : 4096) * sizeof *it->waits)) != NULL);
         it->waits[it->kept++] = got - asked > UINT32_MAX ? UINT32_MAX : (uint32_t)(got - asked);

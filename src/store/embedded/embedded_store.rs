@@ -71,7 +71,7 @@ pub(super) const SEARCHED_AT_ONCE: usize = 1000;
 /// * **Containers** may share a directory if they share the process-id and time namespaces of one machine, also if they
 ///   read different boot ids. Two machines must never share a directory: network and FUSE file systems are refused.
 /// * **Deleting** the directory while it is in use frees its locks. A process that has it open notices this with
-///   its first change after a millisecond, which fails with [`Code::ConnectionError`](crate::Code::ConnectionError).
+///   its next change, which fails with [`Code::ConnectionError`](crate::Code::ConnectionError).
 /// * **fork**: in a child every method fails with [`Code::Forked`](crate::Code::Forked). The child may open the
 ///   store again.
 ///

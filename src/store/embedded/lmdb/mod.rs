@@ -107,7 +107,6 @@ struct EnvironmentInner {
     id: FileId,
     /// The process that opened it. A forked child shares the locks in the memory map, but LMDB wrote the parent's
     /// process id into them. So the child must not use the environment.
-    pid: u32,
     process: ProcessMark,
     limit: usize,
     writer_lock: WriterLock,
@@ -388,7 +387,6 @@ impl EnvironmentInner {
             store: store.to_owned(),
             dir: dir.to_owned(),
             id,
-            pid: std::process::id(),
             process: ProcessMark::current(),
             limit,
             writer_lock,
@@ -444,7 +442,7 @@ impl EnvironmentInner {
     /// separate environment on the same locks.
     fn open_alias(&self) -> Result<Opened, Fault> {
         static ALIASES: AtomicU64 = AtomicU64::new(0);
-        let alias = format!("{DATA_FILE}.{}.{}", self.pid, ALIASES.fetch_add(1, Ordering::Relaxed));
+        let alias = format!("{DATA_FILE}.{}.{}", std::process::id(), ALIASES.fetch_add(1, Ordering::Relaxed));
         let names = ["", LOCK_SUFFIX].map(|suffix| {
             (self.dir.join(format!("{DATA_FILE}{suffix}")), self.dir.join(format!("{alias}{suffix}")))
         });
@@ -521,7 +519,7 @@ impl EnvironmentInner {
                     None,
                 )
             })?;
-        match self.writer_lock.is_deleted(&guard) {
+        match self.writer_lock.is_deleted() {
             Ok(false) => Ok(guard),
             Ok(true) => Err(Error::Connection {
                 store: self.store.clone(),

@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -12,14 +11,12 @@ use rustix::fs::{FlockOperation, fcntl_lock};
 use rustix::io::Errno;
 
 use crate::runtime::sync::real::{TimedGuard, TimedMutex};
-use crate::runtime::time::{self, Deadline, Moment};
+use crate::runtime::time::{self, Deadline};
 
 /// A write takes about ten microseconds, so the first tries follow each other without a sleep.
 const EAGER_LOOKS: u32 = 20;
 const SLEEP_FIRST: Duration = Duration::from_micros(20);
 const SLEEP_MAX: Duration = Duration::from_micros(500);
-/// How long it is taken for granted that the file is in place.
-const LOOK_PAUSE: Duration = Duration::from_millis(1);
 
 /// A writer lock with deadlines. LMDB's own write lock is a mutex without a time-out. A writer that was stopped
 /// (SIGSTOP, a debugger, a frozen container) inside its few microseconds would block every other process beyond its
@@ -31,8 +28,6 @@ const LOOK_PAUSE: Duration = Duration::from_millis(1);
 pub(super) struct WriterLock {
     threads: TimedMutex<()>,
     file: File,
-    /// When it was last seen that the file is in place, on the clock of leases.
-    looked: AtomicU64,
 }
 
 /// Held while writing. Dropping it releases the lock.
@@ -49,7 +44,7 @@ impl WriterLock {
     /// locks on it.
     pub(super) fn open(path: &Path) -> io::Result<WriterLock> {
         let file = File::options().read(true).write(true).open(path)?;
-        Ok(WriterLock { threads: TimedMutex::new(()), file, looked: AtomicU64::new(0) })
+        Ok(WriterLock { threads: TimedMutex::new(()), file })
     }
 
     /// Waits for the lock until `by`. Returns `None` if it stayed locked. Tries the file lock at least once, if no
@@ -74,18 +69,9 @@ impl WriterLock {
         }
     }
 
-    /// Returns whether the file was deleted. Other processes then use another file. Looks once a millisecond, so a
-    /// deletion is noticed at most so much later.
-    pub(super) fn is_deleted(&self, _held: &WriterGuard<'_>) -> io::Result<bool> {
-        let now = Moment::now().as_nanos();
-        if now.saturating_sub(self.looked.load(Ordering::Relaxed)) < LOOK_PAUSE.as_nanos() as u64 {
-            return Ok(false);
-        }
-        let is_deleted = self.file.metadata()?.nlink() == 0;
-        if !is_deleted {
-            self.looked.store(now, Ordering::Relaxed);
-        }
-        Ok(is_deleted)
+    /// Returns whether the file was deleted. Other processes then use another file.
+    pub(super) fn is_deleted(&self) -> io::Result<bool> {
+        Ok(self.file.metadata()?.nlink() == 0)
     }
 }
 
