@@ -29,6 +29,7 @@ fn role() {
         "hammer" => hammer(&dir),
         "steps" => steps(&dir),
         "trouble" => trouble(&dir),
+        "shared-trouble" => shared_trouble(&dir),
         "write" => write(&dir),
         role => panic!("no role {role:?}"),
     }
@@ -284,6 +285,73 @@ fn trouble(dir: &Path) {
     }
     assert_eq!(codes.len(), 1, "one write fails, the others work");
     fs::write(dir.join("codes"), codes[0].name()).unwrap();
+}
+
+/// Like the case above, for threads whose changes share a transaction: each of them is told right what has become of its own.
+#[test]
+fn a_failed_write_of_a_shared_transaction_is_told_right_to_each_thread() {
+    if !has_strace() {
+        return skipped("strace", NO_STRACE);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    drop(EmbeddedStore::open(&dir.path().join("store")).unwrap());
+    let mut codes = Vec::new();
+    for (call, error) in [("pwrite64", "EIO"), ("writev", "ENOSPC")] {
+        for when in 1..=8 {
+            let inject = format!("inject={call}:error={error}:when={when}");
+            assert!(traced("shared-trouble", dir.path(), &inject), "{inject}");
+            codes.extend(fs::read_to_string(dir.path().join("codes")).unwrap().lines().map(str::to_owned));
+        }
+    }
+    codes.sort();
+    codes.dedup();
+    assert_eq!(codes, ["IN_DOUBT", "RETRIES_EXHAUSTED"]);
+}
+
+fn shared_trouble(dir: &Path) {
+    const THREADS: usize = 6;
+    const ROUNDS: usize = 20;
+    let store = EmbeddedStore::open(&dir.join("store")).unwrap();
+    let identity = Identity::this_process("").unwrap();
+    // A failed write of another thread may refuse the second try as well.
+    let is_released =
+        |name: &_, owner_record: &_| (0..100).any(|_| store.release(name, owner_record, soon()).is_ok());
+    let one = |id: &str| {
+        let (name, mut codes) = (name(id), Vec::new());
+        for _ in 0..ROUNDS {
+            let mut doubtful = Vec::new();
+            let attempt = Attempt { name: &name, ttl: TTL, identity: &identity, by: soon() };
+            let owner_record = match store.acquire(attempt, &mut doubtful) {
+                Ok(Acquired::Granted(held)) => held.owner_record,
+                Ok(Acquired::Held(holder)) => panic!("held by {holder}"),
+                Err(error) => {
+                    codes.push(error.code());
+                    assert_eq!(doubtful.len(), usize::from(error.is_in_doubt()));
+                    let held = store.holder(&name, soon()).unwrap().is_some();
+                    assert!(!held || error.is_in_doubt(), "a failed grant granted");
+                    let Some(owner_record) = doubtful.pop() else { continue };
+                    owner_record
+                }
+            };
+            if let Err(error) = store.release(&name, &owner_record, soon()) {
+                codes.push(error.code());
+                assert!(is_released(&name, &owner_record));
+            }
+            assert!(store.holder(&name, soon()).unwrap().is_none());
+        }
+        codes
+    };
+    let codes: Vec<_> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let one = &one;
+                scope.spawn(move || one(&format!("{}-{thread}", std::process::id())))
+            })
+            .collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    let codes: Vec<_> = codes.iter().map(|code| code.name()).collect();
+    fs::write(dir.join("codes"), codes.join("\n")).unwrap();
 }
 
 const NO_STRACE: &str = "strace is not installed, or may not trace";

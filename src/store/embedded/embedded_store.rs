@@ -5,18 +5,18 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::data_dir::DataDir;
 use super::latch_codec::{BEHIND_LATCHES, is_key};
 use super::liveness::{DeathProof, LivenessFiles, LivenessId, LivenessRef, leftovers};
 use super::record::{DeadHolder, Header, Record};
+use super::records::Records;
 use super::room::{self, ChangeResult, Room, RoomState};
-use super::sweep::sweep;
 use super::unit::is_private_to_unit;
 use crate::error::{Error, Result};
 use crate::names::diagnostic::Diagnostic;
-use crate::names::fence::Fence;
 use crate::names::holder::Holder;
 use crate::names::lock_name::{KEY_BYTES_MAX, LockName};
 use crate::names::mode::Mode;
@@ -31,9 +31,6 @@ use crate::store::{
     LockPage, LockQuery, LockStore, ModeStore, Released, SemaphoreStore,
 };
 
-/// Number of records that the sweep checks with each grant and each new latch. With only one, records of locks that
-/// are acquired once and never released, and of latches, would pile up.
-const SWEPT_AT_ONCE: usize = 2;
 /// Maximum number of tries to open a generation that others delete.
 const OPEN_TRIES: u32 = 20;
 /// Maximum number of tries of a grant that finds all reserved fences used up.
@@ -55,7 +52,8 @@ pub(super) const SEARCHED_AT_ONCE: usize = 1000;
 ///   `/var/tmp/dlm-*` from them. `RemoveIPC=` and a logout do not touch the store. It stays until somebody deletes
 ///   it.
 /// * **Speed**: microseconds per operation. Nothing is synced to disk. There is one writer at a time on the
-///   machine.
+///   machine. Threads of one process that write at the same time share its transactions, so many of them are faster than
+///   one.
 /// * **Crashes**: a process may be killed at any moment. Its locks become free when their leases expire, or at once if
 ///   they [die with the process](crate::AcquireOptions::dies_with_process). A restart of the machine ends every lease.
 /// * **Fences** come from one counter for all locks of the store, so the fences of each lock rise. After a restart
@@ -80,7 +78,7 @@ pub(super) const SEARCHED_AT_ONCE: usize = 1000;
 #[derive(Debug)]
 pub struct EmbeddedStore {
     pub(super) environment: Environment,
-    store: String,
+    pub(super) records: Records,
     dir: PathBuf,
     /// The directory of this boot's generation, in `dir`.
     generation: PathBuf,
@@ -169,7 +167,7 @@ impl EmbeddedStore {
                 }
                 let lock = quoted(&String::from_utf8_lossy(next));
                 let Some(record) = Record::decode(value) else {
-                    return Ok(Err(store.unreadable(format!("lock {lock}"))));
+                    return Ok(Err(store.records.unreadable(format!("lock {lock}"))));
                 };
                 if record.is_live(now) && last.as_ref().is_none_or(|(_, last)| last.ends < record.ends) {
                     last = Some((lock, record));
@@ -183,7 +181,7 @@ impl EmbeddedStore {
         let DataDir { dir, store, access } = data_dir;
         EmbeddedStore {
             environment,
-            store,
+            records: Records { store: store.into() },
             dir,
             generation,
             access,
@@ -194,21 +192,8 @@ impl EmbeddedStore {
 
     pub(super) fn check(&self) -> Result<()> {
         self.environment.read(Deadline::after(Duration::from_secs(1)), |reader| {
-            Ok(self.header(reader.get(Header::KEY)?).map(|_| ()))
+            Ok(self.records.header(reader.get(Header::KEY)?).map(|_| ()))
         })?
-    }
-
-    fn header(&self, bytes: Option<&[u8]>) -> Result<Header> {
-        bytes.and_then(Header::decode).ok_or_else(|| self.unreadable("the header".into()))
-    }
-
-    /// Decodes `bytes`, the record of `name`. A record that cannot be decoded is an error, and never a free lock.
-    pub(super) fn record(&self, name: &LockName, bytes: Option<&[u8]>) -> Result<Option<Record>> {
-        bytes
-            .map(|bytes| {
-                Record::decode(bytes).ok_or_else(|| self.unreadable(format!("lock {}", quoted(name.key()))))
-            })
-            .transpose()
     }
 
     /// Reports which processes exclude each other through this store.
@@ -220,7 +205,7 @@ impl EmbeddedStore {
             Access::Owner => format!("user {}", rustix::process::geteuid().as_raw()),
             Access::Group => format!("the users in group {}", id(MetadataExt::gid)),
         };
-        let seen = format!("the processes of {users} on this machine that use {}", self.store);
+        let seen = format!("the processes of {users} on this machine that use {}", self.records.store);
         if is_private_to_unit(&self.dir) {
             let seen = format!("{seen}, within the unit of this process (PrivateTmp=)");
             return Diagnostic::warn("reach", seen, "use a directory outside of /tmp and /var/tmp");
@@ -228,19 +213,9 @@ impl EmbeddedStore {
         Diagnostic::ok("reach", seen)
     }
 
-    pub(super) fn unreadable(&self, what: String) -> Error {
-        Error::Internal {
-            what: format!(
-                "{}: the record of {what} cannot be read: it is damaged, or from another version of this library",
-                self.store
-            ),
-            source: None,
-        }
-    }
-
     /// Returns the record of `name` while its lease lasts.
     fn live(&self, name: &LockName, by: Deadline) -> Result<Option<Record>> {
-        let look = |reader: &Reader<'_>| Ok(self.record(name, reader.get(name.key().as_bytes())?));
+        let look = |reader: &Reader<'_>| Ok(self.records.record(name, reader.get(name.key().as_bytes())?));
         let record = self.environment.read(by, look)??;
         Ok(record.filter(|record| record.is_live(Moment::now())))
     }
@@ -276,37 +251,42 @@ impl EmbeddedStore {
         };
         let mark = if until_death { Some(self.mark(attempt.by)?) } else { None };
         let owner = OwnerToken::draw()?;
-        let grant = |writer: &mut Writer<'_>, found: Option<Record>| -> ChangeResult<_> {
-            // Read the clock here, after the wait for other writers, which must not shorten the lease. Nothing has
-            // taken effect yet.
-            let since = Moment::now();
-            // The proof is about the record that was read before. Another one is that of another holder.
-            let is_dead = |record: &Record| dead.as_ref().is_some_and(|(dead, _)| dead == record);
-            if let Some(record) = found.filter(|record| record.is_live(since) && !is_dead(record)) {
-                return Ok(TxnEnd::Abandon(Some(Acquired::Held(record.holder()))));
-            }
-            let Some(last) = self.next_fence(writer, fences, since)? else {
-                return Ok(TxnEnd::Abandon(None));
+        let (records, ttl, identity) = (self.records.clone(), attempt.ttl, attempt.identity.clone());
+        let dead_record = dead.as_ref().map(|(record, _)| record.clone());
+        let grant =
+            move |writer: &mut Writer<'_>, name: &LockName, found: Option<Record>| -> ChangeResult<_> {
+                // Read the clock here, after the wait for other writers, which must not shorten the lease. Nothing has
+                // taken effect yet.
+                let since = Moment::now();
+                // The proof is about the record that was read before. Another one is that of another holder.
+                let is_dead = |record: &Record| dead_record.as_ref() == Some(record);
+                if let Some(record) = found.filter(|record| record.is_live(since) && !is_dead(record)) {
+                    return Ok(TxnEnd::Abandon(Some(Acquired::Held(record.holder()))));
+                }
+                let Some(last) = records.next_fence(writer, fences, since)? else {
+                    return Ok(TxnEnd::Abandon(None));
+                };
+                let record = Record {
+                    owner,
+                    fence: last,
+                    ends: since.after(ttl),
+                    since_ms: time::wall_ms(),
+                    ttl,
+                    identity: identity.clone(),
+                    mark,
+                    base: None,
+                };
+                writer.put(name.key().as_bytes(), &record.encode())?;
+                if let Some(intent) = intent {
+                    records.end_intent(writer, name, Some(record), intent)?;
+                }
+                let grant = grant_of(&owner, Mode::Exclusive, last.0, fences, since);
+                Ok(TxnEnd::Commit(Some(Acquired::Granted(grant))))
             };
-            let record = Record {
-                owner,
-                fence: last,
-                ends: since.after(attempt.ttl),
-                since_ms: time::wall_ms(),
-                ttl: attempt.ttl,
-                identity: attempt.identity.clone(),
-                mark,
-                base: None,
-            };
-            writer.put(name.key().as_bytes(), &record.encode())?;
-            if let Some(intent) = intent {
-                self.end_intent(writer, name, Some(record), intent)?;
-            }
-            let grant = grant_of(&owner, Mode::Exclusive, last.0, fences, since);
-            Ok(TxnEnd::Commit(Some(Acquired::Granted(grant))))
-        };
-        let answer =
-            self.with_fences(fences, attempt.by, || self.change(Room::Grant, name, attempt.by, grant));
+        let grant = Arc::new(grant);
+        let answer = self.with_fences(fences, attempt.by, || {
+            self.change_in_group(Room::Grant, name, attempt.by, Arc::clone(&grant))
+        });
         if answer.as_ref().is_err_and(Error::is_in_doubt) {
             doubtful.push(OwnerRecord::from_bytes(owner.as_bytes().as_slice()));
         }
@@ -331,7 +311,7 @@ impl EmbeddedStore {
         }
         change()?.ok_or_else(|| {
             let what = "other processes use up all fences that are reserved".to_owned();
-            Error::RetriesExhausted { store: self.store.clone(), what, source: None }
+            Error::RetriesExhausted { store: self.records.store.to_string(), what, source: None }
         })
     }
 
@@ -348,7 +328,7 @@ impl EmbeddedStore {
             let what = "no liveness file can be created in its directory: check permissions, free space and \
                         descriptors";
             Error::RetriesExhausted {
-                store: self.store.clone(),
+                store: self.records.store.to_string(),
                 what: what.into(),
                 source: Some(error.into()),
             }
@@ -410,9 +390,30 @@ impl EmbeddedStore {
         mut change: impl FnMut(&mut Writer<'_>, Option<Record>) -> ChangeResult<TxnEnd<T>>,
     ) -> Result<T> {
         self.write(room, by, |writer| {
-            let found = self.record(name, writer.get(name.key().as_bytes())?)?;
+            let found = self.records.record(name, writer.get(name.key().as_bytes())?)?;
             change(writer, found)
         })
+    }
+
+    /// Like [`change`](EmbeddedStore::change), but several threads may make their changes in one transaction. For what many
+    /// threads do at one time.
+    pub(super) fn change_in_group<T, F>(
+        &self,
+        room: Room,
+        name: &LockName,
+        by: Deadline,
+        change: Arc<F>,
+    ) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Fn(&mut Writer<'_>, &LockName, Option<Record>) -> ChangeResult<TxnEnd<T>> + Send + Sync + 'static,
+    {
+        let (records, name) = (self.records.clone(), name.clone());
+        let change = move |writer: &mut Writer<'_>| {
+            let found = records.record(&name, writer.get(name.key().as_bytes())?)?;
+            change(writer, &name, found)
+        };
+        self.room.write_in_group(&self.environment, &self.records.store, room, by, change)
     }
 
     /// Runs `change` as one transaction, if the file has room for it. It may run twice.
@@ -422,41 +423,16 @@ impl EmbeddedStore {
         by: Deadline,
         change: impl FnMut(&mut Writer<'_>) -> ChangeResult<TxnEnd<T>>,
     ) -> Result<T> {
-        self.room.write(&self.environment, &self.store, room, by, change)
-    }
-
-    /// Runs the sweep in a change that adds a record but needs no fence.
-    pub(super) fn sweep(&self, writer: &mut Writer<'_>, now: Moment) -> ChangeResult<()> {
-        let mut header = self.header(writer.get(Header::KEY)?)?;
-        sweep(writer, &mut header.swept, now, SWEPT_AT_ONCE)?;
-        writer.put(Header::KEY, &header.encode())?;
-        Ok(())
-    }
-
-    /// Returns the last of the next fences and runs the sweep for this grant. Returns `None` if too few are reserved.
-    pub(super) fn next_fence(
-        &self,
-        writer: &mut Writer<'_>,
-        fences: u64,
-        now: Moment,
-    ) -> ChangeResult<Option<Fence>> {
-        let mut header = self.header(writer.get(Header::KEY)?)?;
-        if header.limit.saturating_sub(header.fence) < fences {
-            return Ok(None);
-        }
-        header.fence += fences;
-        sweep(writer, &mut header.swept, now, SWEPT_AT_ONCE)?;
-        writer.put(Header::KEY, &header.encode())?;
-        Ok(Some(Fence(header.fence)))
+        self.room.write(&self.environment, &self.records.store, room, by, change)
     }
 
     /// Reserves another range of fences, if the present one is used up. It is above all that was reserved before.
     fn reserve_further_fences(&self, fences: u64, by: Deadline) -> Result<()> {
-        let (dir, store) = (self.dir.clone(), self.store.clone());
+        let (dir, store) = (self.dir.clone(), self.records.store.to_string());
         let (start, limit) = DataDir { dir, store, access: self.access }.reserve_further_fences(by)?;
-        log::warn!("{}: its fences are used up, so others are reserved from {start} on", self.store);
+        log::warn!("{}: its fences are used up, so others are reserved from {start} on", self.records.store);
         self.write(Room::Held, by, |writer| {
-            let header = self.header(writer.get(Header::KEY)?)?;
+            let header = self.records.header(writer.get(Header::KEY)?)?;
             // Another process may have been faster.
             if header.limit.saturating_sub(header.fence) >= fences || header.limit > start {
                 return Ok(TxnEnd::Abandon(()));
@@ -469,7 +445,7 @@ impl EmbeddedStore {
 
 impl LockStore for EmbeddedStore {
     fn describe(&self) -> String {
-        self.store.clone()
+        self.records.store.to_string()
     }
 
     fn promises(&self) -> Vec<Promise> {
@@ -533,13 +509,14 @@ impl LockStore for EmbeddedStore {
         ttl: Duration,
         by: Deadline,
     ) -> Result<Option<OwnerRecord>> {
-        self.change(Room::Held, name, by, |writer, found| {
+        let (records, owner_record) = (self.records.clone(), owner_record.clone());
+        let renew = move |writer: &mut Writer<'_>, name: &LockName, found: Option<Record>| {
             let now = Moment::now();
             if found.as_ref().is_some_and(|record| record.is_live_base(now)) {
-                return self.renew_beside(writer, name, found, owner_record, ttl);
+                return records.renew_beside(writer, name, found, &owner_record, ttl);
             }
             let Some(mut record) =
-                found.filter(|record| record.is_live(now) && record.is_owner(owner_record))
+                found.filter(|record| record.is_live(now) && record.is_owner(&owner_record))
             else {
                 return Ok(TxnEnd::Abandon(None));
             };
@@ -547,23 +524,26 @@ impl LockStore for EmbeddedStore {
             record.ttl = ttl;
             writer.put(name.key().as_bytes(), &record.encode())?;
             Ok(TxnEnd::Commit(Some(owner_record.clone())))
-        })
+        };
+        self.change_in_group(Room::Held, name, by, Arc::new(renew))
     }
 
     fn release(&self, name: &LockName, owner_record: &OwnerRecord, by: Deadline) -> Result<Released> {
-        self.change(Room::Held, name, by, |writer, found| {
+        let (records, owner_record) = (self.records.clone(), owner_record.clone());
+        let release = move |writer: &mut Writer<'_>, name: &LockName, found: Option<Record>| {
             let now = Moment::now();
             if found.as_ref().is_some_and(|record| record.is_live_base(now)) {
-                return self.release_beside(writer, name, found, owner_record);
+                return records.release_beside(writer, name, found, &owner_record);
             }
             let Some(record) = found else { return Ok(TxnEnd::Abandon(Released::NotOurs)) };
             let live = record.is_live(now);
-            if live && !record.is_owner(owner_record) {
+            if live && !record.is_owner(&owner_record) {
                 return Ok(TxnEnd::Abandon(Released::NotOurs));
             }
             writer.delete(name.key().as_bytes())?;
             Ok(TxnEnd::Commit(if live { Released::Freed } else { Released::NotOurs }))
-        })
+        };
+        self.change_in_group(Room::Held, name, by, Arc::new(release))
     }
 
     fn holder(&self, name: &LockName, by: Deadline) -> Result<Option<Holder>> {
@@ -621,7 +601,7 @@ impl LockStore for EmbeddedStore {
         for (key, record) in found {
             let key = String::from_utf8_lossy(&key).into_owned();
             let (Ok(name), Some(record)) = (LockName::from_key(&key), record) else {
-                return Err(self.unreadable(format!("lock {}", quoted(&key))));
+                return Err(self.records.unreadable(format!("lock {}", quoted(&key))));
             };
             if record.is_live(Moment::now()) && self.death_of(&record).is_none() {
                 let (holder, fence) = (Some(record.holder()), Some(record.fence));
@@ -686,7 +666,7 @@ impl LivenessStore for EmbeddedStore {
             let now = Moment::now();
             if found.as_ref().is_some_and(|record| record.is_live_base(now)) {
                 // No hold beside a base has a mark.
-                return Ok(TxnEnd::Abandon(self.is_beside(writer, name, found, owner_record)?));
+                return Ok(TxnEnd::Abandon(self.records.is_beside(writer, name, found, owner_record)?));
             }
             let ours = found.filter(|record| record.is_live(now));
             let Some(mut record) = ours.filter(|record| record.is_owner(owner_record)) else {
@@ -709,7 +689,7 @@ impl LivenessStore for EmbeddedStore {
         let record = self.live(name, by)?.filter(|record| record.is_owner(owner_record));
         let descriptor = record.and_then(|record| self.liveness.descriptor(&record.mark?));
         descriptor.transpose().map_err(|error| Error::Internal {
-            what: format!("{}: no descriptor of the liveness file for lock {name}", self.store),
+            what: format!("{}: no descriptor of the liveness file for lock {name}", self.records.store),
             source: Some(error.into()),
         })
     }

@@ -36,7 +36,7 @@ impl HistoryStore for EmbeddedStore {
         let room = if is_break { Room::Held } else { Room::History };
         self.write(room, by, |writer| {
             let now = Moment::now();
-            self.sweep(writer, now)?;
+            self.records.sweep(writer, now)?;
             let mut value =
                 latch_codec::encode(&LatchRecord { ends: now.after(lasts), ..LatchRecord::absent() });
             value.extend(entry.encode());

@@ -39,7 +39,7 @@ impl LatchStore for EmbeddedStore {
                 let allowed = format!("one of at most {FARMS_MAX} that have a count in latch {}", new.name);
                 return Err(Error::invalid("farm id", new.name.farm(), allowed).into());
             }
-            self.sweep(writer, now)?;
+            self.records.sweep(writer, now)?;
             Ok(TxnEnd::Commit(true))
         })
     }
@@ -112,7 +112,7 @@ impl LatchStore for EmbeddedStore {
         let mut latches = Vec::with_capacity(found.len());
         for (key, counts) in found {
             let id = String::from_utf8_lossy(&key[prefix..]).into_owned();
-            let counts = counts.ok_or_else(|| self.unreadable(format!("latch {}", quoted(&id))))?;
+            let counts = counts.ok_or_else(|| self.records.unreadable(format!("latch {}", quoted(&id))))?;
             latches.extend(counts.map(|counts| ListedLatch::new(asked.client, &id, counts)));
         }
         Ok(LatchPage::new(latches, last.map(ListCursor::from_bytes)))
@@ -179,7 +179,9 @@ impl EmbeddedStore {
         bytes: Option<&'b [u8]>,
         decode: impl Fn(&'b [u8]) -> Option<T>,
     ) -> Result<Option<T>> {
-        bytes.map(|bytes| decode(bytes).ok_or_else(|| self.unreadable(format!("latch {name}")))).transpose()
+        bytes
+            .map(|bytes| decode(bytes).ok_or_else(|| self.records.unreadable(format!("latch {name}"))))
+            .transpose()
     }
 
     /// Runs `change` on the record of `name` as one transaction, and writes the record if it commits.

@@ -18,6 +18,7 @@ mod lmdb;
 mod lock_records;
 mod modes;
 mod record;
+mod records;
 mod room;
 mod scheme;
 mod sweep;

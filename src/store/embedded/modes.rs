@@ -7,7 +7,7 @@
 //! | acquires, renews, converts or releases otherwise | both | both |
 //! | announces or withdraws | both | the record beside it |
 
-use std::time::Duration;
+use std::sync::Arc;
 
 use super::embedded_store::EmbeddedStore;
 use super::hold_codec;
@@ -19,14 +19,13 @@ use crate::names::holder::Holder;
 use crate::names::lock_name::LockName;
 use crate::names::mode::Mode;
 use crate::names::owner::{OwnerRecord, OwnerToken};
-use crate::names::text::quoted;
 use crate::runtime::time::{Deadline, Moment};
 use crate::store::embedded::lmdb::{Reader, TxnEnd, Writer};
 use crate::store::lock_holds::{HoldChange, NewHold, grant_of};
 use crate::store::mode_store::check_conversion;
 use crate::store::{
     Acquired, AcquiredPermits, Attempt, Conversion, Converted, GrantRecord, Inspection, Intent, IntentId,
-    LockHold, ModeStore, ModeTerms, PermitTerms, Released, SemaphoreState, SemaphoreStore,
+    LockHold, ModeStore, ModeTerms, PermitTerms, SemaphoreState, SemaphoreStore,
 };
 
 impl EmbeddedStore {
@@ -35,131 +34,39 @@ impl EmbeddedStore {
     fn snapshot(&self, name: &LockName, by: Deadline) -> Result<(LockRecords, Option<DeadHolder>)> {
         let key = hold_codec::key(name);
         let look = |reader: &Reader<'_>| {
-            let primary = self.record(name, reader.get(name.key().as_bytes())?);
+            let primary = self.records.record(name, reader.get(name.key().as_bytes())?);
             let second = reader.get(&key)?;
-            Ok(primary.and_then(|primary| self.records(name, primary, second, Moment::now())))
+            Ok(primary.and_then(|primary| self.records.lock(name, primary, second, Moment::now())))
         };
         let records = self.environment.read(by, look)??;
         let dead = records.primary().and_then(|record| Some((record.clone(), self.death_of(record)?)));
         Ok(if dead.is_some() { (records.without_primary(), dead) } else { (records, None) })
     }
 
-    fn records(
-        &self,
-        name: &LockName,
-        primary: Option<Record>,
-        second: Option<&[u8]>,
-        now: Moment,
-    ) -> Result<LockRecords> {
-        LockRecords::read(primary, second, now)
-            .ok_or_else(|| self.unreadable(format!("the holds of lock {}", quoted(name.key()))))
-    }
-
-    /// Runs `change` on both records as one transaction, and writes them if it commits. It may run twice.
-    fn change_records<T>(
+    /// Runs `change` on both records as one transaction, which changes of other threads may share, and writes them if it
+    /// commits. It may run twice.
+    fn change_records<T, F>(
         &self,
         room: Room,
         name: &LockName,
         by: Deadline,
         dead: Option<&DeadHolder>,
-        mut change: impl FnMut(&mut Writer<'_>, &mut LockRecords, Moment) -> ChangeResult<TxnEnd<T>>,
-    ) -> Result<T> {
-        self.change(room, name, by, |writer, found| {
+        change: Arc<F>,
+    ) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Fn(&mut Writer<'_>, &LockName, &mut LockRecords, Moment) -> ChangeResult<TxnEnd<T>>
+            + Send
+            + Sync
+            + 'static,
+    {
+        let (all, dead) = (self.records.clone(), dead.map(|(record, _)| record.clone()));
+        let change = move |writer: &mut Writer<'_>, name: &LockName, found: Option<Record>| {
             // The proof is about the record that was read before. Another one is that of another holder.
-            let found = found.filter(|record| dead.is_none_or(|(dead, _)| dead != record));
-            self.change_found(writer, name, found, &mut change)
-        })
-    }
-
-    /// Makes a part of a change of a lock whose record is `found`, and writes both records if it commits.
-    fn change_found<T>(
-        &self,
-        writer: &mut Writer<'_>,
-        name: &LockName,
-        found: Option<Record>,
-        change: impl FnOnce(&mut Writer<'_>, &mut LockRecords, Moment) -> ChangeResult<TxnEnd<T>>,
-    ) -> ChangeResult<TxnEnd<T>> {
-        // Read the clock here, after the wait for other writers, which must not shorten the lease.
-        let now = Moment::now();
-        let mut records = self.records(name, found, writer.get(&hold_codec::key(name))?, now)?;
-        let end = change(writer, &mut records, now)?;
-        if let TxnEnd::Commit(_) = &end {
-            records.put(writer, name, now)?;
-        }
-        Ok(end)
-    }
-
-    /// Renews a hold of a lock whose record, `found`, is a base.
-    pub(super) fn renew_beside(
-        &self,
-        writer: &mut Writer<'_>,
-        name: &LockName,
-        found: Option<Record>,
-        owner_record: &OwnerRecord,
-        ttl: Duration,
-    ) -> ChangeResult<TxnEnd<Option<OwnerRecord>>> {
-        self.change_found(writer, name, found, |_, records, now| {
-            let Some(hold) = records.holds.owned(owner_record) else { return Ok(TxnEnd::Abandon(None)) };
-            hold.ends = hold.ends.max(now.after(ttl));
-            Ok(TxnEnd::Commit(Some(owner_record.clone())))
-        })
-    }
-
-    /// Releases a hold of a lock whose record, `found`, is a base.
-    pub(super) fn release_beside(
-        &self,
-        writer: &mut Writer<'_>,
-        name: &LockName,
-        found: Option<Record>,
-        owner_record: &OwnerRecord,
-    ) -> ChangeResult<TxnEnd<Released>> {
-        self.change_found(writer, name, found, |_, records, _| {
-            Ok(match records.holds.release(owner_record) {
-                true => TxnEnd::Commit(Released::Freed),
-                false => TxnEnd::Abandon(Released::NotOurs),
-            })
-        })
-    }
-
-    /// Returns whether this record holds a lock whose record, `found`, is a base.
-    pub(super) fn is_beside(
-        &self,
-        writer: &mut Writer<'_>,
-        name: &LockName,
-        found: Option<Record>,
-        owner_record: &OwnerRecord,
-    ) -> ChangeResult<bool> {
-        let second = writer.get(&hold_codec::key(name))?;
-        let mut records = self.records(name, found, second, Moment::now())?;
-        Ok(records.holds.owned(owner_record).is_some())
-    }
-
-    /// Ends an intent, if there is one with this id. Returns whether there was one. `found` is the record of the lock.
-    pub(super) fn end_intent(
-        &self,
-        writer: &mut Writer<'_>,
-        name: &LockName,
-        found: Option<Record>,
-        intent: IntentId,
-    ) -> ChangeResult<bool> {
-        let second = writer.get(&hold_codec::key(name))?;
-        let mut records = self.records(name, found, second, Moment::now())?;
-        let before = records.holds.intents.len();
-        records.holds.withdraw(Some(intent));
-        let ended = records.holds.intents.len() < before;
-        if ended {
-            records.put_waiting(writer, name)?;
-        }
-        Ok(ended)
-    }
-
-    /// Returns the next number. The error is `None` if none is left of those that are reserved.
-    fn next_number(&self, writer: &mut Writer<'_>, now: Moment) -> Result<u64, Option<ChangeError>> {
-        match self.next_fence(writer, 1, now) {
-            Ok(Some(fence)) => Ok(fence.0),
-            Ok(None) => Err(None),
-            Err(error) => Err(Some(error)),
-        }
+            let found = found.filter(|record| dead.as_ref() != Some(record));
+            all.change_found(writer, name, found, |writer, records, now| change(writer, name, records, now))
+        };
+        self.change_in_group(room, name, by, Arc::new(change))
     }
 
     pub(super) fn inspect_records(&self, name: &LockName, by: Deadline) -> Result<Inspection> {
@@ -196,18 +103,28 @@ impl ModeStore for EmbeddedStore {
             return Ok(Acquired::Held(blocker));
         }
         let owner = OwnerToken::draw()?;
-        let grant = |writer: &mut Writer<'_>, records: &mut LockRecords, now: Moment| {
+        let (all, ttl, identity) = (self.records.clone(), attempt.ttl, attempt.identity.clone());
+        let ModeTerms { fences, intent, turn, .. } = terms;
+        let nested_in = terms.nested_in.cloned();
+        let grant = move |writer: &mut Writer<'_>,
+                          name: &LockName,
+                          records: &mut LockRecords,
+                          now: Moment| {
+            let terms = ModeTerms { mode, fences, intent, nested_in: nested_in.as_ref(), turn };
             if let Some(blocker) = records.holds.blocker(&terms) {
                 return Ok(TxnEnd::Abandon(Some(Acquired::Held(blocker))));
             }
+            let attempt = Attempt { name, ttl, identity: &identity, by };
             let new = NewHold::new(owner, mode, &attempt, now);
-            Ok(match records.holds.grant(new, &terms, now, || self.next_number(writer, now)) {
+            Ok(match records.holds.grant(new, &terms, now, || all.next_number(writer, now)) {
                 Ok(number) => TxnEnd::Commit(Some(Acquired::Granted(grant_of(&owner, mode, number, 1, now)))),
                 Err(error) => return without_number(error),
             })
         };
-        let answer =
-            self.with_fences(1, by, || self.change_records(Room::Grant, name, by, dead.as_ref(), grant));
+        let grant = Arc::new(grant);
+        let answer = self.with_fences(1, by, || {
+            self.change_records(Room::Grant, name, by, dead.as_ref(), Arc::clone(&grant))
+        });
         if answer.as_ref().is_err_and(Error::is_in_doubt) {
             doubtful.push(OwnerRecord::from_bytes(owner.as_bytes().as_slice()));
         }
@@ -225,20 +142,28 @@ impl ModeStore for EmbeddedStore {
         doubtful: &mut Vec<OwnerRecord>,
     ) -> Result<Converted> {
         check_conversion(attempt.name, &conversion)?;
-        let (owner, mode, by) = (OwnerToken::draw()?, conversion.to, attempt.by);
-        let change = |writer: &mut Writer<'_>, records: &mut LockRecords, now: Moment| {
-            let new = NewHold::new(owner, mode, &attempt, now);
-            Ok(match records.holds.convert(new, &conversion, || self.next_number(writer, now)) {
-                Ok(HoldChange::Made(number)) => {
-                    TxnEnd::Commit(Some(Converted::Granted(grant_of(&owner, mode, number, 1, now))))
-                }
-                Ok(HoldChange::Refused(holder)) => TxnEnd::Abandon(Some(Converted::Held(holder))),
-                Ok(HoldChange::NotOurs) => TxnEnd::Abandon(Some(Converted::NotOurs)),
-                Err(error) => return without_number(error),
-            })
-        };
-        let answer =
-            self.with_fences(1, by, || self.change_records(Room::Held, attempt.name, by, None, change));
+        let (owner, by) = (OwnerToken::draw()?, attempt.by);
+        let (all, ttl, identity) = (self.records.clone(), attempt.ttl, attempt.identity.clone());
+        let Conversion { from, to, intent, .. } = conversion;
+        let owner_record = conversion.owner_record.clone();
+        let change =
+            move |writer: &mut Writer<'_>, name: &LockName, records: &mut LockRecords, now: Moment| {
+                let conversion = Conversion { owner_record: &owner_record, from, to, intent };
+                let attempt = Attempt { name, ttl, identity: &identity, by };
+                let new = NewHold::new(owner, to, &attempt, now);
+                Ok(match records.holds.convert(new, &conversion, || all.next_number(writer, now)) {
+                    Ok(HoldChange::Made(number)) => {
+                        TxnEnd::Commit(Some(Converted::Granted(grant_of(&owner, to, number, 1, now))))
+                    }
+                    Ok(HoldChange::Refused(holder)) => TxnEnd::Abandon(Some(Converted::Held(holder))),
+                    Ok(HoldChange::NotOurs) => TxnEnd::Abandon(Some(Converted::NotOurs)),
+                    Err(error) => return without_number(error),
+                })
+            };
+        let change = Arc::new(change);
+        let answer = self.with_fences(1, by, || {
+            self.change_records(Room::Held, attempt.name, by, None, Arc::clone(&change))
+        });
         if answer.as_ref().is_err_and(Error::is_in_doubt) {
             doubtful.push(OwnerRecord::from_bytes(owner.as_bytes().as_slice()));
         }
@@ -261,9 +186,9 @@ impl ModeStore for EmbeddedStore {
     fn announce(&self, name: &LockName, intent: Intent<'_>, by: Deadline) -> Result<()> {
         self.change(Room::Grant, name, by, |writer, found| {
             let now = Moment::now();
-            let mut records = self.records(name, found, writer.get(&hold_codec::key(name))?, now)?;
+            let mut records = self.records.lock(name, found, writer.get(&hold_codec::key(name))?, now)?;
             if records.is_second_new() {
-                self.sweep(writer, now)?;
+                self.records.sweep(writer, now)?;
             }
             records.holds.announce(&intent, now);
             records.put_waiting(writer, name)?;
@@ -273,7 +198,7 @@ impl ModeStore for EmbeddedStore {
 
     fn withdraw(&self, name: &LockName, intent: IntentId, by: Deadline) -> Result<()> {
         self.change(Room::Held, name, by, |writer, found| {
-            let ended = self.end_intent(writer, name, found, intent)?;
+            let ended = self.records.end_intent(writer, name, found, intent)?;
             Ok(if ended { TxnEnd::Commit(()) } else { TxnEnd::Abandon(()) })
         })
     }
@@ -293,20 +218,26 @@ impl SemaphoreStore for EmbeddedStore {
             return Ok(*refused);
         }
         let owners: Vec<_> = (0..terms.count).map(|_| OwnerToken::draw()).collect::<Result<_>>()?;
-        let grant = |writer: &mut Writer<'_>, records: &mut LockRecords, now: Moment| {
-            let free = match records.holds.free_permits(terms) {
-                Ok(free) => free,
-                Err(refused) => return Ok(TxnEnd::Abandon(Some(*refused))),
+        let (all, ttl, identity) = (self.records.clone(), attempt.ttl, attempt.identity.clone());
+        let tokens = owners.clone();
+        let grant =
+            move |writer: &mut Writer<'_>, name: &LockName, records: &mut LockRecords, now: Moment| {
+                let free = match records.holds.free_permits(terms) {
+                    Ok(free) => free,
+                    Err(refused) => return Ok(TxnEnd::Abandon(Some(*refused))),
+                };
+                let new: Vec<_> = free.into_iter().zip(tokens.iter().copied()).collect();
+                let attempt = Attempt { name, ttl, identity: &identity, by };
+                let next = || all.next_number(writer, now);
+                Ok(match records.holds.grant_permits(&new, terms.permits, (&attempt, now), next) {
+                    Ok(grants) => TxnEnd::Commit(Some(AcquiredPermits::Granted(grants))),
+                    Err(error) => return without_number(error),
+                })
             };
-            let new: Vec<_> = free.into_iter().zip(owners.iter().copied()).collect();
-            let next = || self.next_number(writer, now);
-            Ok(match records.holds.grant_permits(&new, terms.permits, (&attempt, now), next) {
-                Ok(grants) => TxnEnd::Commit(Some(AcquiredPermits::Granted(grants))),
-                Err(error) => return without_number(error),
-            })
-        };
-        let answer =
-            self.with_fences(1, by, || self.change_records(Room::Grant, name, by, dead.as_ref(), grant));
+        let grant = Arc::new(grant);
+        let answer = self.with_fences(1, by, || {
+            self.change_records(Room::Grant, name, by, dead.as_ref(), Arc::clone(&grant))
+        });
         if answer.as_ref().is_err_and(Error::is_in_doubt) {
             doubtful.extend(owners.iter().map(|owner| OwnerRecord::from_bytes(owner.as_bytes().as_slice())));
         }
@@ -325,7 +256,7 @@ impl SemaphoreStore for EmbeddedStore {
         // The record of the lock stays as it is: it may be that of a process whose death others would notice.
         self.change(Room::Held, name, by, |writer, found| {
             let now = Moment::now();
-            let mut records = self.records(name, found, writer.get(&hold_codec::key(name))?, now)?;
+            let mut records = self.records.lock(name, found, writer.get(&hold_codec::key(name))?, now)?;
             let before = records.holds.resize(permits, now);
             if before.is_none() {
                 return Ok(TxnEnd::Abandon(None));
@@ -338,6 +269,8 @@ impl SemaphoreStore for EmbeddedStore {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::error::Code;
     use crate::names::fence::Epoch;
@@ -346,7 +279,7 @@ mod tests {
     use crate::runtime::time::wall_ms;
     use crate::store::embedded::record::Header;
     use crate::store::embedded::sweep::sweep;
-    use crate::store::{Grant, INTENT_MAX, LivenessStore, LockQuery, LockStore};
+    use crate::store::{Grant, INTENT_MAX, LivenessStore, LockQuery, LockStore, Released};
     use crate::testing::patience::LONG;
 
     const TTL: Duration = Duration::from_secs(3600);

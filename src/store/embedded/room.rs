@@ -10,6 +10,7 @@
 //! A change that finds too little room deletes expired records in transactions of their own, and tries once more. If it did
 //! both in one transaction, a full file would undo the deletions too, and stay full for good.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -102,17 +103,36 @@ impl RoomState {
         by: Deadline,
         mut change: impl FnMut(&mut Writer<'_>) -> ChangeResult<TxnEnd<T>>,
     ) -> Result<T> {
-        let mut once = || {
-            environment.write(by, |writer| {
-                Ok(match change(writer) {
-                    Ok(TxnEnd::Commit(_)) if writer.percent()? > room.percent_max() => TxnEnd::Abandon(None),
-                    Ok(TxnEnd::Commit(answer)) => TxnEnd::Commit(Some(Ok(answer))),
-                    Ok(TxnEnd::Abandon(answer)) => TxnEnd::Abandon(Some(Ok(answer))),
-                    Err(ChangeError::Refused(error)) => TxnEnd::Abandon(Some(Err(error))),
-                    Err(ChangeError::Fault(fault)) => return Err(fault),
-                })
-            })
+        let once = || environment.write(by, |writer| within(room, change(writer), writer));
+        self.write_or_make_room(environment, store, room, by, once)
+    }
+
+    /// Like [`write`](RoomState::write), but several threads may make their changes in one transaction.
+    pub(super) fn write_in_group<T: Send + 'static>(
+        &self,
+        environment: &Environment,
+        store: &str,
+        room: Room,
+        by: Deadline,
+        change: impl Fn(&mut Writer<'_>) -> ChangeResult<TxnEnd<T>> + Send + Sync + 'static,
+    ) -> Result<T> {
+        let change = Arc::new(change);
+        let once = || {
+            let change = Arc::clone(&change);
+            environment.write_in_group(by, move |writer| within(room, change(writer), writer))
         };
+        self.write_or_make_room(environment, store, room, by, once)
+    }
+
+    /// Runs `once`, and once more after expired records were deleted if it returns `None`.
+    fn write_or_make_room<T>(
+        &self,
+        environment: &Environment,
+        store: &str,
+        room: Room,
+        by: Deadline,
+        mut once: impl FnMut() -> Result<Option<Result<T>>>,
+    ) -> Result<T> {
         match once() {
             Ok(Some(answer)) => return answer,
             Ok(None) => {}
@@ -179,6 +199,21 @@ impl RoomState {
         }
         Error::RetriesExhausted { store: store.to_owned(), what, source: None }
     }
+}
+
+/// Returns how the transaction ends after a change. `None` if the file has too little room for it.
+fn within<T>(
+    room: Room,
+    end: ChangeResult<TxnEnd<T>>,
+    writer: &Writer<'_>,
+) -> Result<TxnEnd<Option<Result<T>>>, Fault> {
+    Ok(match end {
+        Ok(TxnEnd::Commit(_)) if writer.percent()? > room.percent_max() => TxnEnd::Abandon(None),
+        Ok(TxnEnd::Commit(answer)) => TxnEnd::Commit(Some(Ok(answer))),
+        Ok(TxnEnd::Abandon(answer)) => TxnEnd::Abandon(Some(Ok(answer))),
+        Err(ChangeError::Refused(error)) => TxnEnd::Abandon(Some(Err(error))),
+        Err(ChangeError::Fault(fault)) => return Err(fault),
+    })
 }
 
 /// Reports how full the file is.

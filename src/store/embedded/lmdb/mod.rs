@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 mod dir_lock;
+mod group_commit;
 mod ofd_lock;
 mod private;
 mod reader_table;
@@ -30,9 +31,10 @@ use heed::{
 };
 use rustix::io::{FdFlags, fcntl_setfd};
 
+use self::group_commit::{Batch, Entry, Made, Queued, Woken};
 use self::private::FileId;
 use self::reader_table::ReaderTable;
-use self::writer_lock::WriterLock;
+use self::writer_lock::{WriterGuard, WriterLock, WriterTurn};
 use crate::error::{Cause, Error, Result};
 use crate::runtime::process::descriptors::StreamsTaken;
 use crate::runtime::process::fork_pause::ForkPause;
@@ -65,6 +67,9 @@ const PID_TAKEN: &str = "another copy of this library in this process has it ope
                          namespace with the same process id, or a child that was forked by an earlier process with \
                          this id and still runs: link the library once (not libdlm.a beside libdlm.so), share the \
                          namespace, end the child, or give each a separate directory";
+
+/// What LMDB returns after a failed write, until the environment is reopened.
+const NOT_OPEN: Fault = Fault::Mdb(MdbError::Panic);
 
 const DATA_FILE: &str = "locks";
 /// LMDB's suffix for the name of its lock table.
@@ -138,6 +143,8 @@ pub(crate) struct Writer<'a> {
     txn: RwTxn<'a>,
     records: RecordsDatabase,
     limit: usize,
+    /// Number of records that were put and deleted.
+    changes: u64,
 }
 
 /// The key and the value of a record.
@@ -282,7 +289,7 @@ impl Environment {
             let fault = match inner.open.read().as_ref().map(|opened| opened.read(&look)) {
                 Some(Ok(answer)) => return Ok(answer),
                 Some(Err(fault)) => fault,
-                None => Fault::Mdb(MdbError::Panic),
+                None => NOT_OPEN,
             };
             if tries == READ_TRIES || (tries > 1 && by.passed()) {
                 return Err(inner.failed("reading", fault));
@@ -316,18 +323,57 @@ impl Environment {
         by: Deadline,
         change: impl FnOnce(&mut Writer<'_>) -> Result<TxnEnd<T>, Fault>,
     ) -> Result<T> {
-        let inner = self.inner();
-        inner.check_process()?;
-        if inner.open.read().is_none() {
-            inner.reopen()?;
+        let inner = self.usable()?;
+        let turn = inner.writer_lock.turn(by).ok_or_else(|| inner.still_writing())?;
+        inner.write(turn, by, change).map_err(|refused| inner.reopened_after(refused))
+    }
+
+    /// Like [`write`](Environment::write), for a change that another thread may make, in one transaction with changes of
+    /// its own: see [`group_commit`].
+    ///
+    /// # Errors
+    /// As for [`write`](Environment::write). IN_DOUBT also if the other thread is not done soon after `by`.
+    pub(crate) fn write_in_group<T: Send + 'static>(
+        &self,
+        by: Deadline,
+        change: impl Fn(&mut Writer<'_>) -> Result<TxnEnd<T>, Fault> + Send + Sync + 'static,
+    ) -> Result<T> {
+        let inner = self.usable()?;
+        let queue = &inner.writer_lock.queue;
+        let mut turn = inner.writer_lock.try_turn();
+        if queue.is_empty()
+            && let Some(turn) = turn.take()
+        {
+            return inner.write(turn, by, change).map_err(|refused| inner.reopened_after(refused));
         }
-        inner.write(by, change).map_err(|(error, hosed)| {
-            if hosed && let Err(error) = inner.reopen() {
-                // The next call tries again. This call returns its own error.
-                log::warn!("{}", error.chain());
+        let entry = Arc::new(Entry::new(change));
+        let queued: Arc<dyn Queued> = Arc::clone(&entry) as _;
+        if let Some(turn) = turn {
+            inner.lead(turn, queued, by);
+            return entry.answer();
+        }
+        queue.push(Arc::clone(&queued));
+        loop {
+            // A leader that was done before the change was queued has called nobody.
+            if let Some(turn) = inner.writer_lock.try_turn()
+                && queue.remove(&queued)
+            {
+                inner.lead(turn, queued, by);
+                return entry.answer();
             }
-            error
-        })
+            match entry.wait(by) {
+                Woken::Ended(answer) => return answer,
+                Woken::Called => {}
+                Woken::TimedOut if queue.remove(&queued) => {
+                    // It may have been called to lead.
+                    drop(inner.writer_lock.try_turn());
+                    return Err(inner.still_writing());
+                }
+                Woken::TimedOut => {
+                    return entry.wait_for_leader(by).unwrap_or_else(|| Err(inner.stuck_leader()));
+                }
+            }
+        }
     }
 
     /// Returns the size of the file in bytes.
@@ -341,6 +387,16 @@ impl Environment {
     /// Returns the size that the file may have, in bytes.
     pub(crate) fn limit(&self) -> usize {
         self.inner().limit
+    }
+
+    /// Returns the open environment, for a change.
+    fn usable(&self) -> Result<&EnvironmentInner> {
+        let inner = self.inner();
+        inner.check_process()?;
+        if inner.open.read().is_none() {
+            inner.reopen()?;
+        }
+        Ok(inner)
     }
 
     fn inner(&self) -> &EnvironmentInner {
@@ -405,11 +461,9 @@ impl EnvironmentInner {
             let what = no_addresses(&source).map_or(what, str::to_owned);
             Error::Connection { store: self.store.clone(), what, source: Some(source) }
         };
-        let _guard = self
-            .writer_lock
-            .enter(by)
-            .map_err(|error| unable(error.into()))?
-            .ok_or_else(|| unable("another process has been opening or writing it for 10 s".into()))?;
+        let stuck = || unable("another process has been opening or writing it for 10 s".into());
+        let turn = self.writer_lock.turn(by).ok_or_else(stuck)?;
+        let _guard = turn.enter(by).map_err(|error| unable(error.into()))?.ok_or_else(stuck)?;
         self.reader_table.lend_reader_byte().map_err(|error| unable(error.into()))?;
         let open = || {
             let opened = match open_file(&self.dir.join(DATA_FILE), self.limit) {
@@ -476,14 +530,111 @@ impl EnvironmentInner {
     /// it can be used again.
     fn write<T>(
         &self,
+        turn: WriterTurn<'_>,
         by: Deadline,
         change: impl FnOnce(&mut Writer<'_>) -> Result<TxnEnd<T>, Fault>,
     ) -> Result<T, (Error, bool)> {
+        let _guard = self.enter(turn, by).map_err(|error| (error, false))?;
         let open = self.open.read();
-        let opened =
-            open.as_ref().ok_or_else(|| (self.failed("writing", Fault::Mdb(MdbError::Panic)), true))?;
-        let _guard = self.enter(by).map_err(|error| (error, false))?;
+        let opened = open.as_ref().ok_or_else(|| (self.failed("writing", NOT_OPEN), true))?;
         let _quiet = NoSignal::file_size();
+        self.write_alone(opened, change)
+    }
+
+    /// Returns the error of a [`write`](EnvironmentInner::write), after which the environment is open again if that is possible.
+    fn reopened_after(&self, (error, hosed): (Error, bool)) -> Error {
+        if hosed && let Err(error) = self.reopen() {
+            // The next call tries again. This call returns its own error.
+            log::warn!("{}", error.chain());
+        }
+        error
+    }
+
+    /// Makes the change of this thread and of others, and ends them all. The environment is open again afterwards, if that
+    /// is possible.
+    fn lead(&self, turn: WriterTurn<'_>, own: Arc<dyn Queued>, by: Deadline) {
+        let mut batch = Batch::of(own);
+        let guard = match self.enter(turn, by) {
+            Ok(guard) => guard,
+            Err(error) => return batch.end(vec![Err(error)]),
+        };
+        self.writer_lock.queue.fill(&mut batch);
+        let (ends, is_usable) = self.make_batch(batch.changes());
+        // Those that are woken up may write at once.
+        drop(guard);
+        if !is_usable && let Err(error) = self.reopen() {
+            // The next call tries again. The callers get the errors of their own changes.
+            log::warn!("{}", error.chain());
+        }
+        batch.end(ends);
+    }
+
+    /// Makes the changes, together if that is possible. The flag says whether the environment can be used further.
+    fn make_batch(&self, batch: &[Arc<dyn Queued>]) -> (Vec<Result<()>>, bool) {
+        let open = self.open.read();
+        let Some(opened) = open.as_ref() else {
+            return (batch.iter().map(|_| Err(self.failed("writing", NOT_OPEN))).collect(), false);
+        };
+        let _quiet = NoSignal::file_size();
+        if batch.len() > 1 {
+            match self.make_together(opened, batch) {
+                Ok(true) => return (batch.iter().map(|_| Ok(())).collect(), true),
+                Ok(false) => {}
+                Err(fault) => {
+                    let fault = fault.to_string();
+                    return (
+                        batch.iter().map(|_| Err(self.unfinished(fault.clone().into()))).collect(),
+                        false,
+                    );
+                }
+            }
+        }
+        let mut is_usable = true;
+        let make = |change: &Arc<dyn Queued>| {
+            let end = self.write_alone(opened, |writer| {
+                Ok(match change.make(writer)? {
+                    Made::Commit => TxnEnd::Commit(()),
+                    Made::Abandon | Made::Panicked => TxnEnd::Abandon(()),
+                })
+            });
+            end.map_err(|(error, hosed)| {
+                is_usable &= !hosed;
+                error
+            })
+        };
+        (batch.iter().map(make).collect(), is_usable)
+    }
+
+    /// Makes the changes in one transaction. Returns `false` if nothing has happened, and an error if they may have been
+    /// made.
+    fn make_together(&self, opened: &Opened, batch: &[Arc<dyn Queued>]) -> Result<bool, Fault> {
+        let Ok(txn) = opened.env.write_txn() else { return Ok(false) };
+        let mut writer = Writer { txn, records: opened.records, limit: self.limit, changes: 0 };
+        let mut has_changed = false;
+        for change in batch {
+            let before = writer.changes;
+            match change.make(&mut writer) {
+                Ok(Made::Commit) => has_changed = true,
+                Ok(Made::Abandon) if writer.changes == before => {}
+                Ok(Made::Abandon | Made::Panicked) | Err(_) => return Ok(false),
+            }
+        }
+        if !has_changed {
+            return Ok(true);
+        }
+        match writer.txn.commit() {
+            Ok(()) => Ok(true),
+            Err(fault) if opened.is_hosed() => Err(fault),
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// Makes one change as a transaction. An error comes with a flag: the environment must be reopened.
+    fn write_alone<T>(
+        &self,
+        opened: &Opened,
+        change: impl FnOnce(&mut Writer<'_>) -> Result<TxnEnd<T>, Fault>,
+    ) -> Result<T, (Error, bool)> {
         let refused = |fault| {
             if matches!(fault, Fault::Mdb(MdbError::MapFull)) {
                 // A dead reader keeps old pages from reuse.
@@ -493,7 +644,7 @@ impl EnvironmentInner {
             (self.failed("writing", fault), hosed)
         };
         let txn = opened.env.write_txn().map_err(refused)?;
-        let mut writer = Writer { txn, records: opened.records, limit: self.limit };
+        let mut writer = Writer { txn, records: opened.records, limit: self.limit, changes: 0 };
         match change(&mut writer).map_err(refused)? {
             TxnEnd::Abandon(answer) => Ok(answer),
             TxnEnd::Commit(answer) => match writer.txn.commit() {
@@ -503,22 +654,17 @@ impl EnvironmentInner {
         }
     }
 
-    fn enter(&self, by: Deadline) -> Result<writer_lock::WriterGuard<'_>> {
+    /// Waits until no other process writes.
+    fn enter<'a>(&self, turn: WriterTurn<'a>, by: Deadline) -> Result<WriterGuard<'a>> {
         let exhausted = |what: &str, source: Option<Cause>| Error::RetriesExhausted {
             store: self.store.clone(),
             what: what.to_owned(),
             source,
         };
-        let guard = self
-            .writer_lock
+        let guard = turn
             .enter(by)
             .map_err(|error| exhausted("its file `gate` cannot be locked", Some(error.into())))?
-            .ok_or_else(|| {
-                exhausted(
-                    "other processes were writing until the deadline, or one was stopped while it did",
-                    None,
-                )
-            })?;
+            .ok_or_else(|| self.still_writing())?;
         match self.writer_lock.is_deleted() {
             Ok(false) => Ok(guard),
             Ok(true) => Err(Error::Connection {
@@ -532,6 +678,20 @@ impl EnvironmentInner {
         }
     }
 
+    fn still_writing(&self) -> Error {
+        let what =
+            "other threads or processes were writing until the deadline, or one was stopped while it did";
+        Error::RetriesExhausted { store: self.store.clone(), what: what.to_owned(), source: None }
+    }
+
+    fn stuck_leader(&self) -> Error {
+        let what = format!(
+            "{}: another thread of this process was making this change when its deadline passed",
+            self.store
+        );
+        Error::InDoubt { what, source: None }
+    }
+
     /// Returns the error of a failed commit. A commit writes the new pages, then the meta page that makes them
     /// valid. Only a failed write of the meta page leaves the change in doubt. LMDB marks the environment in that
     /// case.
@@ -539,8 +699,12 @@ impl EnvironmentInner {
         if !opened.is_hosed() {
             return (self.failed("writing", fault), false);
         }
+        (self.unfinished(fault.into()), true)
+    }
+
+    fn unfinished(&self, source: Cause) -> Error {
         let what = format!("{}: the page that completes a change could not be written", self.store);
-        (Error::InDoubt { what, source: Some(fault.into()) }, true)
+        Error::InDoubt { what, source: Some(source) }
     }
 
     /// Opens the environment again. After a failed write of the meta page LMDB refuses everything, but the file is
@@ -647,11 +811,13 @@ impl Writer<'_> {
 
     /// Sets the value of `key`.
     pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Fault> {
+        self.changes += 1;
         self.records.put(&mut self.txn, key, value)
     }
 
     /// Deletes the record of `key` if it exists.
     pub(crate) fn delete(&mut self, key: &[u8]) -> Result<(), Fault> {
+        self.changes += 1;
         self.records.delete(&mut self.txn, key).map(|_| ())
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, fcntl_lock};
 use rustix::io::Errno;
 
+use super::group_commit::Queue;
 use crate::runtime::sync::real::{TimedGuard, TimedMutex};
 use crate::runtime::time::{self, Deadline};
 
@@ -28,13 +29,23 @@ const SLEEP_MAX: Duration = Duration::from_micros(500);
 pub(super) struct WriterLock {
     threads: TimedMutex<()>,
     file: File,
+    /// Changes of threads that do not wait for their own turn.
+    pub(super) queue: Queue,
+}
+
+/// The right of one thread of the process to wait for the lock. Dropping it wakes up a thread whose change is queued.
+#[derive(Debug)]
+pub(super) struct WriterTurn<'a> {
+    /// `None` only during `drop`.
+    thread: Option<TimedGuard<'a, ()>>,
+    lock: &'a WriterLock,
 }
 
 /// Held while writing. Dropping it releases the lock.
 #[derive(Debug)]
 pub(super) struct WriterGuard<'a> {
-    file: &'a File,
-    _thread: TimedGuard<'a, ()>,
+    // Dropped after the file is unlocked.
+    turn: WriterTurn<'a>,
 }
 
 impl WriterLock {
@@ -44,17 +55,34 @@ impl WriterLock {
     /// locks on it.
     pub(super) fn open(path: &Path) -> io::Result<WriterLock> {
         let file = File::options().read(true).write(true).open(path)?;
-        Ok(WriterLock { threads: TimedMutex::new(()), file })
+        Ok(WriterLock { threads: TimedMutex::new(()), file, queue: Queue::default() })
     }
 
-    /// Waits for the lock until `by`. Returns `None` if it stayed locked. Tries the file lock at least once, if no
-    /// other thread holds the mutex.
-    pub(super) fn enter(&self, by: Deadline) -> io::Result<Option<WriterGuard<'_>>> {
-        let Some(thread) = self.threads.try_lock_for(by.remaining()) else { return Ok(None) };
+    /// Returns the turn if no other thread has it.
+    pub(super) fn try_turn(&self) -> Option<WriterTurn<'_>> {
+        let thread = self.threads.try_lock()?;
+        Some(WriterTurn { thread: Some(thread), lock: self })
+    }
+
+    /// Waits for the turn until `by`. Returns `None` if other threads had it.
+    pub(super) fn turn(&self, by: Deadline) -> Option<WriterTurn<'_>> {
+        let thread = self.threads.try_lock_for(by.remaining())?;
+        Some(WriterTurn { thread: Some(thread), lock: self })
+    }
+
+    /// Returns whether the file was deleted. Other processes then use another file.
+    pub(super) fn is_deleted(&self) -> io::Result<bool> {
+        Ok(self.file.metadata()?.nlink() == 0)
+    }
+}
+
+impl<'a> WriterTurn<'a> {
+    /// Waits until no other process writes, at most until `by`, but tries at least once.
+    pub(super) fn enter(self, by: Deadline) -> io::Result<Option<WriterGuard<'a>>> {
         let (mut looks, mut sleep) = (0, SLEEP_FIRST);
         loop {
-            match fcntl_lock(&self.file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Some(WriterGuard { file: &self.file, _thread: thread })),
+            match fcntl_lock(&self.lock.file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Some(WriterGuard { turn: self })),
                 Err(Errno::AGAIN | Errno::ACCESS) if by.passed() => return Ok(None),
                 Err(Errno::AGAIN | Errno::ACCESS) => {}
                 Err(error) => return Err(error.into()),
@@ -68,10 +96,13 @@ impl WriterLock {
             }
         }
     }
+}
 
-    /// Returns whether the file was deleted. Other processes then use another file.
-    pub(super) fn is_deleted(&self) -> io::Result<bool> {
-        Ok(self.file.metadata()?.nlink() == 0)
+impl Drop for WriterTurn<'_> {
+    fn drop(&mut self) {
+        self.thread = None;
+        // A change that was queued since the batch was taken would wait for the next thread that happens to write.
+        self.lock.queue.call_oldest();
     }
 }
 
@@ -79,6 +110,6 @@ impl Drop for WriterGuard<'_> {
     fn drop(&mut self) {
         // Unlocking a held lock fails only if the descriptor is not open. Closing the file or the end of the
         // process releases the lock then.
-        let _ = fcntl_lock(self.file, FlockOperation::NonBlockingUnlock);
+        let _ = fcntl_lock(&self.turn.lock.file, FlockOperation::NonBlockingUnlock);
     }
 }
