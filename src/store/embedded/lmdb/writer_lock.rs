@@ -1,6 +1,7 @@
 //! The lock in front of LMDB's own write lock: one writer on the machine at a time, and a wait with a deadline.
 
 use std::fs::File;
+use std::hint;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -12,9 +13,14 @@ use rustix::io::Errno;
 
 use super::group_commit::Queue;
 use crate::runtime::sync::real::{TimedGuard, TimedMutex};
-use crate::runtime::time::{self, Deadline};
+use crate::runtime::time::{self, Deadline, instant};
 
-/// A write takes about ten microseconds, so the first tries follow each other without a sleep.
+/// How long a thread watches the lock of another process before it lets others run: about as long as a write takes. A switch
+/// to another process costs as much.
+const SPIN_FOR: Duration = Duration::from_micros(7);
+/// Number of pauses of the processor between two looks. Each look is a system call that the writer's own call waits for.
+const PAUSES: u32 = 100;
+/// How often it lets others run before it sleeps.
 const EAGER_LOOKS: u32 = 20;
 const SLEEP_FIRST: Duration = Duration::from_micros(20);
 const SLEEP_MAX: Duration = Duration::from_micros(500);
@@ -79,7 +85,7 @@ impl WriterLock {
 impl<'a> WriterTurn<'a> {
     /// Waits until no other process writes, at most until `by`, but tries at least once.
     pub(super) fn enter(self, by: Deadline) -> io::Result<Option<WriterGuard<'a>>> {
-        let (mut looks, mut sleep) = (0, SLEEP_FIRST);
+        let (mut since, mut looks, mut sleep) = (None, 0, SLEEP_FIRST);
         loop {
             match fcntl_lock(&self.lock.file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(Some(WriterGuard { turn: self })),
@@ -87,8 +93,11 @@ impl<'a> WriterTurn<'a> {
                 Err(Errno::AGAIN | Errno::ACCESS) => {}
                 Err(error) => return Err(error.into()),
             }
-            looks += 1;
-            if looks < EAGER_LOOKS {
+            let now = instant();
+            if now.duration_since(*since.get_or_insert(now)) < SPIN_FOR {
+                (0..PAUSES).for_each(|_| hint::spin_loop());
+            } else if looks < EAGER_LOOKS {
+                looks += 1;
                 thread::yield_now();
             } else {
                 time::sleep(sleep.min(by.remaining()));
