@@ -413,7 +413,7 @@ impl EmbeddedStore {
             let found = records.record(&name, writer.get(name.key().as_bytes())?)?;
             change(writer, &name, found)
         };
-        self.room.write_in_group(&self.environment, &self.records.store, room, by, change)
+        self.write_in_group(room, by, change)
     }
 
     /// Runs `change` as one transaction, if the file has room for it. It may run twice.
@@ -424,6 +424,16 @@ impl EmbeddedStore {
         change: impl FnMut(&mut Writer<'_>) -> ChangeResult<TxnEnd<T>>,
     ) -> Result<T> {
         self.room.write(&self.environment, &self.records.store, room, by, change)
+    }
+
+    /// Like [`write`](EmbeddedStore::write), but several threads may make their changes in one transaction.
+    pub(super) fn write_in_group<T: Send + 'static>(
+        &self,
+        room: Room,
+        by: Deadline,
+        change: impl Fn(&mut Writer<'_>) -> ChangeResult<TxnEnd<T>> + Send + Sync + 'static,
+    ) -> Result<T> {
+        self.room.write_in_group(&self.environment, &self.records.store, room, by, change)
     }
 
     /// Reserves another range of fences, if the present one is used up. It is above all that was reserved before.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::embedded_store::{EmbeddedStore, SEARCHED_AT_ONCE};
 use super::latch_codec::{FARMS_MAX, Head, client_prefix, decode, encode, key};
 use super::listener_codec;
+use super::records::Records;
 use super::room::{ChangeResult, Room};
 use crate::error::{Error, Result};
 use crate::names::latch_name::LatchName;
@@ -44,14 +45,22 @@ impl LatchStore for EmbeddedStore {
         })
     }
 
+    /// Other threads' count-downs may be in the same transaction.
     fn step(&self, step: &Step<'_>) -> Result<Stepped> {
         step.participant.map_or(Ok(()), check_participant)?;
-        self.change_latch(Room::Held, step.name, step.by, |_, record, now| {
-            match record.step(step, now).ok_or_else(|| not_found(step.name))?? {
-                Stepped::Already => Ok(TxnEnd::Abandon(Stepped::Already)),
-                counted => Ok(TxnEnd::Commit(counted)),
-            }
-        })
+        let Step { add, ttl, by, .. } = *step;
+        let (records, name, key) = (self.records.clone(), step.name.clone(), key(step.name));
+        let participant = step.participant.map(str::to_owned);
+        let change = move |writer: &mut Writer<'_>| {
+            let step = Step { name: &name, add, participant: participant.as_deref(), ttl, by };
+            records.change_latch(writer, &name, &key, |_, record, now| {
+                match record.step(&step, now).ok_or_else(|| not_found(&name))?? {
+                    Stepped::Already => Ok(TxnEnd::Abandon(Stepped::Already)),
+                    counted => Ok(TxnEnd::Commit(counted)),
+                }
+            })
+        };
+        self.write_in_group(Room::Held, by, change)
     }
 
     fn reset_latch(&self, new: &NewLatch<'_>) -> Result<()> {
@@ -124,7 +133,7 @@ impl LatchStore for EmbeddedStore {
         self.environment.read(by, |reader| {
             let now = Moment::now();
             let counts = asked.iter().zip(&keys).map(|((name, level), key)| {
-                Ok(self.latch(name, reader.get(key)?, Head::decode).map(|head| {
+                Ok(self.records.latch(name, reader.get(key)?, Head::decode).map(|head| {
                     let (head, _) = head.filter(|(head, _)| head.is_live(now))?;
                     count_of(head.counts.into_iter(), name.farm(), *level)
                 }))
@@ -135,7 +144,7 @@ impl LatchStore for EmbeddedStore {
 
     fn roster(&self, name: &LatchName, by: Deadline) -> Result<Roster> {
         let key = key(name);
-        let look = |reader: &Reader<'_>| Ok(self.latch(name, reader.get(&key)?, decode));
+        let look = |reader: &Reader<'_>| Ok(self.records.latch(name, reader.get(&key)?, decode));
         let record = self.environment.read(by, look)??;
         let live = record.filter(|record| record.is_live(Moment::now()));
         live.and_then(|record| record.roster(name.farm())).ok_or_else(|| not_found(name))
@@ -146,7 +155,7 @@ impl LatchStore for EmbeddedStore {
         let (latch, listeners) = (key(name), listener_codec::key(name));
         self.write(Room::Latch, by, |writer| {
             let now = Moment::now();
-            let head = self.latch(name, writer.get(&latch)?, Head::decode)?;
+            let head = self.records.latch(name, writer.get(&latch)?, Head::decode)?;
             let head = head.filter(|(head, _)| head.is_live(now));
             if head.and_then(|(head, _)| count_of(head.counts.into_iter(), name.farm(), level)).is_none() {
                 return Ok(TxnEnd::Abandon(false));
@@ -171,19 +180,6 @@ impl LatchStore for EmbeddedStore {
 }
 
 impl EmbeddedStore {
-    /// Returns the record, or `None` if there was none. A record that cannot be decoded is an error, and never "no
-    /// such latch".
-    fn latch<'b, T>(
-        &self,
-        name: &LatchName,
-        bytes: Option<&'b [u8]>,
-        decode: impl Fn(&'b [u8]) -> Option<T>,
-    ) -> Result<Option<T>> {
-        bytes
-            .map(|bytes| decode(bytes).ok_or_else(|| self.records.unreadable(format!("latch {name}"))))
-            .transpose()
-    }
-
     /// Runs `change` on the record of `name` as one transaction, and writes the record if it commits.
     fn change_latch<T>(
         &self,
@@ -193,19 +189,41 @@ impl EmbeddedStore {
         mut change: impl FnMut(&mut Writer<'_>, &mut LatchRecord, Moment) -> ChangeResult<TxnEnd<T>>,
     ) -> Result<T> {
         let key = key(name);
-        self.write(room, by, |writer| {
-            let found = self.latch(name, writer.get(&key)?, decode)?;
-            let mut record = found.unwrap_or_else(LatchRecord::absent);
-            // Read the clock here, after the wait for other writers: the latch's whole TTL starts now.
-            let end = change(writer, &mut record, Moment::now())?;
-            if let TxnEnd::Commit(_) = &end {
-                match record.farms.is_empty() {
-                    true => writer.delete(&key)?,
-                    false => writer.put(&key, &encode(&record))?,
-                }
+        self.write(room, by, |writer| self.records.change_latch(writer, name, &key, &mut change))
+    }
+}
+
+impl Records {
+    /// Returns the record, or `None` if there was none. A record that cannot be decoded is an error, and never "no
+    /// such latch".
+    fn latch<'b, T>(
+        &self,
+        name: &LatchName,
+        bytes: Option<&'b [u8]>,
+        decode: impl Fn(&'b [u8]) -> Option<T>,
+    ) -> Result<Option<T>> {
+        bytes.map(|bytes| decode(bytes).ok_or_else(|| self.unreadable(format!("latch {name}")))).transpose()
+    }
+
+    /// Makes a change of the record of `name`, and writes the record if it commits.
+    fn change_latch<T>(
+        &self,
+        writer: &mut Writer<'_>,
+        name: &LatchName,
+        key: &[u8],
+        change: impl FnOnce(&mut Writer<'_>, &mut LatchRecord, Moment) -> ChangeResult<TxnEnd<T>>,
+    ) -> ChangeResult<TxnEnd<T>> {
+        let found = self.latch(name, writer.get(key)?, decode)?;
+        let mut record = found.unwrap_or_else(LatchRecord::absent);
+        // Read the clock here, after the wait for other writers: the latch's whole TTL starts now.
+        let end = change(writer, &mut record, Moment::now())?;
+        if let TxnEnd::Commit(_) = &end {
+            match record.farms.is_empty() {
+                true => writer.delete(key)?,
+                false => writer.put(key, &encode(&record))?,
             }
-            Ok(end)
-        })
+        }
+        Ok(end)
     }
 }
 

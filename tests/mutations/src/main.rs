@@ -7,7 +7,7 @@ use std::env;
 use std::process::ExitCode;
 
 use dlm_mutations::list::{self, Fault};
-use dlm_mutations::run::Runner;
+use dlm_mutations::run;
 
 fn main() -> ExitCode {
     match run() {
@@ -31,8 +31,7 @@ fn run() -> Result<bool, String> {
         rows.push(row);
     }
     faults.retain(|fault: &Fault| rows.is_empty() || rows.contains(&fault.number));
-    let runner = Runner::new().map_err(|error| error.to_string())?;
-    let counts = runner.run(&faults).map_err(|error| error.to_string())?;
+    let counts = run::run(&faults).map_err(|error| error.to_string())?;
     println!(
         "{} rows: {} broken lines were noticed, {} went unnoticed, {} could not be run here, {} are wrong",
         faults.len(),

@@ -5,6 +5,7 @@ use std::env;
 use std::io;
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::thread;
 use std::time::Instant;
 
 use crate::command::{self, Program};
@@ -22,6 +23,14 @@ const LIBRARIES: [&str; 2] = [r#"crate-type = ["lib", "cdylib", "staticlib"]"#, 
 
 /// Crates that are built again after each change. Without debug information this takes less time.
 const BUILT_AGAIN: [&str; 3] = ["dlm", "dlm-testkit", "dlm-fixtures"];
+
+/// Fewer broken lines are run one after another: a second copy of the source tree would have to be built first.
+const FEW: usize = 20;
+/// Maximum number of copies of the source tree. Each needs four gigabytes on the disk.
+const WORKERS_MAX: usize = 4;
+
+/// The broken lines of each program: the number of the fault, the line, and the name of the test.
+type Programs<'a> = BTreeMap<Program, Vec<(usize, &'a Break, String)>>;
 
 /// What a run of one test showed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,62 +98,92 @@ impl Counts {
         }
     }
 
+    fn plus(self, other: Counts) -> Counts {
+        Counts {
+            noticed: self.noticed + other.noticed,
+            unnoticed: self.unnoticed + other.unnoticed,
+            skipped: self.skipped + other.skipped,
+            wrong: self.wrong + other.wrong,
+        }
+    }
+
     /// Whether no broken line went unnoticed.
     pub fn is_good(&self) -> bool {
         self.unnoticed == 0 && self.wrong == 0
     }
 }
 
-/// The copy of the source tree, and the folder for what is built from it.
+/// Breaks lines of its own copy of the source tree, one after another.
 #[derive(Debug)]
-pub struct Runner {
+struct Worker {
     tree: Tree,
     target: PathBuf,
     hbase: PathBuf,
 }
 
-impl Runner {
-    /// Copies the source tree of this program to `target/mutations`.
-    ///
-    /// # Errors
-    /// Of reading and writing.
-    pub fn new() -> io::Result<Runner> {
+/// Runs the broken lines of these faults, ordered by test program. Prints a line for each.
+///
+/// # Errors
+/// Of reading and writing, and if cargo cannot be run.
+pub fn run(faults: &[Fault]) -> io::Result<Counts> {
+    let mut programs: Programs<'_> = BTreeMap::new();
+    for fault in faults {
+        for broken in &fault.breaks {
+            let (program, name) = command::of(&broken.fails).map_err(io::Error::other)?;
+            programs.entry(program).or_default().push((fault.number, broken, name));
+        }
+    }
+    let lines: usize = programs.values().map(Vec::len).sum();
+    // Most of the time one processor compiles and links one library.
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    let count = if lines < FEW { 1 } else { processors.min(WORKERS_MAX) };
+    let workers: Vec<_> = (1..=count).map(Worker::new).collect::<io::Result<_>>()?;
+    let programs = &programs;
+    thread::scope(|scope| {
+        let workers: Vec<_> = workers
+            .iter()
+            .enumerate()
+            .map(|(at, worker)| scope.spawn(move || worker.run(programs, at, count)))
+            .collect();
+        workers.into_iter().try_fold(Counts::default(), |sum, worker| {
+            Ok(sum.plus(worker.join().map_err(|_| io::Error::other("a worker panicked"))??))
+        })
+    })
+}
+
+impl Worker {
+    /// Copies the source tree of this program to a folder of this worker in `target/mutations`.
+    fn new(number: usize) -> io::Result<Worker> {
         let root = crate::root();
-        let own = root.join("target/mutations");
-        Ok(Runner {
+        let own = root.join(format!("target/mutations/{number}"));
+        Ok(Worker {
             tree: Tree::copy(root, own.join("tree"))?,
             target: own.join("target"),
             hbase: root.join("target/hbase-fixture"),
         })
     }
 
-    /// Runs the broken lines of these faults, ordered by test program. Prints a line for each.
-    ///
-    /// # Errors
-    /// Of reading and writing, and if cargo cannot be run.
-    pub fn run(&self, faults: &[Fault]) -> io::Result<Counts> {
-        let mut programs: BTreeMap<Program, Vec<(usize, &Break, String)>> = BTreeMap::new();
+    /// Runs each `workers`th broken line of each program, from `at` on.
+    fn run(&self, programs: &Programs<'_>, at: usize, workers: usize) -> io::Result<Counts> {
         let mut counts = Counts::default();
-        for fault in faults {
-            for broken in &fault.breaks {
-                let (program, name) = command::of(&broken.fails).map_err(io::Error::other)?;
-                programs.entry(program).or_default().push((fault.number, broken, name));
+        for (program, broken_lines) in programs {
+            let own: Vec<_> = broken_lines.iter().skip(at).step_by(workers).collect();
+            if own.is_empty() {
+                continue;
             }
-        }
-        for (program, broken_lines) in &programs {
             let for_c = program.0.iter().any(|argument| argument == "capi");
             let _manifest =
                 if for_c { None } else { Some(self.tree.break_line(&without_libraries_for_c())?) };
             // Without any change first: a test that fails then proves nothing. All of them before the first change,
             // because each change builds the library again.
-            println!("{}: {} broken lines", program.0.join(" "), broken_lines.len());
+            println!("{}: {} broken lines", program.0.join(" "), own.len());
             let mut whole = BTreeMap::new();
-            for (_, _, name) in broken_lines {
+            for (_, _, name) in &own {
                 if !whole.contains_key(name) {
                     whole.insert(name, self.test(program, name)?.0);
                 }
             }
-            for (number, broken, name) in broken_lines {
+            for (number, broken, name) in &own {
                 let began = Instant::now();
                 let outcome = match &whole[name] {
                     Verdict::Passed => self.outcome(program, name, broken)?,
