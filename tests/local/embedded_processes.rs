@@ -295,21 +295,24 @@ fn a_failed_write_of_a_shared_transaction_is_told_right_to_each_thread() {
     }
     let dir = tempfile::tempdir().unwrap();
     drop(EmbeddedStore::open(&dir.path().join("store")).unwrap());
-    let mut codes = Vec::new();
-    for (call, error) in [("pwrite64", "EIO"), ("writev", "ENOSPC")] {
-        for when in 1..=8 {
-            let inject = format!("inject={call}:error={error}:when={when}");
-            assert!(traced("shared-trouble", dir.path(), &inject), "{inject}");
-            codes.extend(fs::read_to_string(dir.path().join("codes")).unwrap().lines().map(str::to_owned));
-        }
-    }
-    codes.sort();
-    codes.dedup();
-    assert_eq!(codes, ["IN_DOUBT", "RETRIES_EXHAUSTED"]);
+    let codes = |call, error, when| {
+        let inject = format!("inject={call}:error={error}:when={when}");
+        assert!(traced("shared-trouble", dir.path(), &inject), "{inject}");
+        let codes = fs::read_to_string(dir.path().join("codes")).unwrap();
+        let count = |code| codes.lines().filter(|line| *line == code).count();
+        [count("IN_DOUBT"), count("RETRIES_EXHAUSTED")]
+    };
+    let failed: Vec<_> = (1..=8).map(|when| codes("pwrite64", "EIO", when)).collect();
+    // A write fails once in each thread. So there are more doubts than that only if threads share one.
+    assert!(failed.iter().any(|[in_doubt, _]| *in_doubt > SHARING_THREADS), "{failed:?}");
+    let full: Vec<_> = (1..=8).map(|when| codes("writev", "ENOSPC", when)).collect();
+    assert!(full.iter().any(|[_, refused]| *refused > 0), "{full:?}");
 }
 
+/// Threads that write at the same time.
+const SHARING_THREADS: usize = 6;
+
 fn shared_trouble(dir: &Path) {
-    const THREADS: usize = 6;
     const ROUNDS: usize = 20;
     let store = EmbeddedStore::open(&dir.join("store")).unwrap();
     let identity = Identity::this_process("").unwrap();
@@ -342,7 +345,7 @@ fn shared_trouble(dir: &Path) {
         codes
     };
     let codes: Vec<_> = thread::scope(|scope| {
-        let threads: Vec<_> = (0..THREADS)
+        let threads: Vec<_> = (0..SHARING_THREADS)
             .map(|thread| {
                 let one = &one;
                 scope.spawn(move || one(&format!("{}-{thread}", std::process::id())))

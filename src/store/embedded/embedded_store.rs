@@ -396,7 +396,7 @@ impl EmbeddedStore {
     }
 
     /// Like [`change`](EmbeddedStore::change), but several threads may make their changes in one transaction. For what many
-    /// threads do at one time.
+    /// threads do at one time. `change` may run several times.
     pub(super) fn change_in_group<T, F>(
         &self,
         room: Room,

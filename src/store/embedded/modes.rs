@@ -43,8 +43,8 @@ impl EmbeddedStore {
         Ok(if dead.is_some() { (records.without_primary(), dead) } else { (records, None) })
     }
 
-    /// Runs `change` on both records as one transaction, which changes of other threads may share, and writes them if it
-    /// commits. It may run twice.
+    /// Runs `change` on both records in a transaction that changes of other threads may share, and writes them if it
+    /// commits. It may run several times.
     fn change_records<T, F>(
         &self,
         room: Room,

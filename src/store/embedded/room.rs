@@ -107,7 +107,8 @@ impl RoomState {
         self.write_or_make_room(environment, store, room, by, once)
     }
 
-    /// Like [`write`](RoomState::write), but several threads may make their changes in one transaction.
+    /// Like [`write`](RoomState::write), but several threads may make their changes in one transaction. `change` may run up to
+    /// four times: with others and alone, and both again when there is room.
     pub(super) fn write_in_group<T: Send + 'static>(
         &self,
         environment: &Environment,

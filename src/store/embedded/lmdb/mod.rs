@@ -325,7 +325,7 @@ impl Environment {
     ) -> Result<T> {
         let inner = self.usable()?;
         let turn = inner.writer_lock.turn(by).ok_or_else(|| inner.still_writing())?;
-        inner.write(turn, by, change).map_err(|refused| inner.reopened_after(refused))
+        inner.write(turn, by, change)
     }
 
     /// Like [`write`](Environment::write), for a change that another thread may make, in one transaction with changes of
@@ -344,7 +344,7 @@ impl Environment {
         if queue.is_empty()
             && let Some(turn) = turn.take()
         {
-            return inner.write(turn, by, change).map_err(|refused| inner.reopened_after(refused));
+            return inner.write(turn, by, change);
         }
         let entry = Arc::new(Entry::new(change));
         let queued: Arc<dyn Queued> = Arc::clone(&entry) as _;
@@ -365,10 +365,12 @@ impl Environment {
                 Woken::Ended(answer) => return answer,
                 Woken::Called => {}
                 Woken::TimedOut if queue.remove(&queued) => {
-                    // It may have been called to lead.
-                    drop(inner.writer_lock.try_turn());
-                    return Err(inner.still_writing());
+                    // The thread that was called to lead may not have run. This one may have been called, too.
+                    let turn = inner.writer_lock.try_turn().ok_or_else(|| inner.still_writing())?;
+                    inner.lead(turn, queued, by);
+                    return entry.answer();
                 }
+                Woken::TimedOut if entry.withdraw() => return Err(inner.still_writing()),
                 Woken::TimedOut => {
                     return entry.wait_for_leader(by).unwrap_or_else(|| Err(inner.stuck_leader()));
                 }
@@ -526,28 +528,45 @@ impl EnvironmentInner {
         self.process.check()
     }
 
-    /// Writes as [`Environment::write`] says. An error comes with a flag: the environment must be reopened before
-    /// it can be used again.
+    /// Writes as [`Environment::write`] says, and makes the changes that were queued meanwhile.
     fn write<T>(
         &self,
         turn: WriterTurn<'_>,
         by: Deadline,
         change: impl FnOnce(&mut Writer<'_>) -> Result<TxnEnd<T>, Fault>,
-    ) -> Result<T, (Error, bool)> {
-        let _guard = self.enter(turn, by).map_err(|error| (error, false))?;
+    ) -> Result<T> {
+        let guard = self.enter(turn, by)?;
         let open = self.open.read();
-        let opened = open.as_ref().ok_or_else(|| (self.failed("writing", NOT_OPEN), true))?;
-        let _quiet = NoSignal::file_size();
-        self.write_alone(opened, change)
+        let Some(opened) = open.as_ref() else {
+            drop((open, guard));
+            self.reopen_or_warn();
+            return Err(self.failed("writing", NOT_OPEN));
+        };
+        let quiet = NoSignal::file_size();
+        let own = self.write_alone(opened, change);
+        // Threads that write alone hand the writer on to each other, and a queued change would find it free by luck only.
+        let mut batch = Batch::empty();
+        let was_usable = !matches!(own, Err((_, true)));
+        if was_usable {
+            self.writer_lock.queue.fill(&mut batch);
+        }
+        let (ends, is_usable) = self.make_batch(opened, batch.changes());
+        drop(quiet);
+        drop(open);
+        drop(guard);
+        batch.end(ends);
+        if !(was_usable && is_usable) {
+            self.reopen_or_warn();
+        }
+        own.map_err(|(error, _)| error)
     }
 
-    /// Returns the error of a [`write`](EnvironmentInner::write), after which the environment is open again if that is possible.
-    fn reopened_after(&self, (error, hosed): (Error, bool)) -> Error {
-        if hosed && let Err(error) = self.reopen() {
-            // The next call tries again. This call returns its own error.
+    /// Opens the environment again after a failed write. The callers get the errors of their own changes.
+    fn reopen_or_warn(&self) {
+        if let Err(error) = self.reopen() {
+            // The next call tries again.
             log::warn!("{}", error.chain());
         }
-        error
     }
 
     /// Makes the change of this thread and of others, and ends them all. The environment is open again afterwards, if that
@@ -559,23 +578,25 @@ impl EnvironmentInner {
             Err(error) => return batch.end(vec![Err(error)]),
         };
         self.writer_lock.queue.fill(&mut batch);
-        let (ends, is_usable) = self.make_batch(batch.changes());
-        // Those that are woken up may write at once.
+        let open = self.open.read();
+        let (ends, is_usable) = match open.as_ref() {
+            Some(opened) => {
+                let _quiet = NoSignal::file_size();
+                self.make_batch(opened, batch.changes())
+            }
+            None => (batch.changes().iter().map(|_| Err(self.failed("writing", NOT_OPEN))).collect(), false),
+        };
+        drop(open);
         drop(guard);
-        if !is_usable && let Err(error) = self.reopen() {
-            // The next call tries again. The callers get the errors of their own changes.
-            log::warn!("{}", error.chain());
-        }
+        // Before the environment is opened again, which may take long.
         batch.end(ends);
+        if !is_usable {
+            self.reopen_or_warn();
+        }
     }
 
     /// Makes the changes, together if that is possible. The flag says whether the environment can be used further.
-    fn make_batch(&self, batch: &[Arc<dyn Queued>]) -> (Vec<Result<()>>, bool) {
-        let open = self.open.read();
-        let Some(opened) = open.as_ref() else {
-            return (batch.iter().map(|_| Err(self.failed("writing", NOT_OPEN))).collect(), false);
-        };
-        let _quiet = NoSignal::file_size();
+    fn make_batch(&self, opened: &Opened, batch: &[Arc<dyn Queued>]) -> (Vec<Result<()>>, bool) {
         if batch.len() > 1 {
             match self.make_together(opened, batch) {
                 Ok(true) => return (batch.iter().map(|_| Ok(())).collect(), true),
@@ -761,8 +782,9 @@ impl Opened {
         look(&Reader { txn: &txn, records: self.records, limit: self.limit })
     }
 
+    /// Whether LMDB may have marked the environment. With a full reader table it is not known.
     fn is_hosed(&self) -> bool {
-        matches!(self.env.read_txn(), Err(Fault::Mdb(MdbError::Panic)))
+        self.env.read_txn().is_err()
     }
 }
 
