@@ -20,13 +20,15 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use super::{Fault, TxnEnd, Writer};
+use super::writer_lock::WriterTurn;
+use super::{EnvironmentInner, Fault, NOT_OPEN, Opened, TxnEnd, Writer};
 use crate::error::{Error, Result};
+use crate::runtime::process::signals::NoSignal;
 use crate::runtime::sync::real::{Condvar, Mutex};
 use crate::runtime::time::Deadline;
 
 /// Maximum number of changes in one transaction. After it, the file is free for other processes for a moment.
-pub(super) const BATCH_MAX: usize = 32;
+const BATCH_MAX: usize = 32;
 /// How long a thread waits beyond its deadline for a leader that makes its change. A leader needs microseconds unless the
 /// machine or the disk stands still.
 const GRACE: Duration = Duration::from_millis(100);
@@ -61,7 +63,7 @@ pub(super) enum Made {
 }
 
 /// A [`Queued`] change and the thread that waits for it.
-pub(super) struct Entry<T, F> {
+struct Entry<T, F> {
     change: F,
     state: Mutex<State<T>>,
     changed: Condvar,
@@ -79,7 +81,7 @@ struct State<T> {
 }
 
 /// Why a wait for a change is over.
-pub(super) enum Woken<T> {
+enum Woken<T> {
     Ended(Result<T>),
     /// Nobody may be leading.
     Called,
@@ -176,9 +178,8 @@ where
         Entry { change, state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Waits until the change is made, or until this thread should lead.
-    pub(super) fn wait(&self, by: Deadline) -> Woken<T> {
-        let mut looks = 0;
+    /// Waits until the change is made, or until this thread should lead. Looks `eager` times before it sleeps.
+    pub(super) fn wait(&self, by: Deadline, eager: &mut u32) -> Woken<T> {
         let mut state = self.state.lock();
         loop {
             if state.end.is_some() {
@@ -191,8 +192,8 @@ where
             if by.passed() {
                 return Woken::TimedOut;
             }
-            if looks < EAGER_LOOKS {
-                looks += 1;
+            if *eager > 0 {
+                *eager -= 1;
                 drop(state);
                 thread::yield_now();
                 state = self.state.lock();
@@ -216,7 +217,7 @@ where
     pub(super) fn wait_for_leader(&self, by: Deadline) -> Option<Result<T>> {
         let by = Deadline::after(by.remaining().saturating_add(GRACE));
         loop {
-            match self.wait(by) {
+            match self.wait(by, &mut 0) {
                 Woken::Ended(answer) => return Some(answer),
                 Woken::Called => {}
                 Woken::TimedOut => return None,
@@ -238,6 +239,119 @@ where
         if is_asleep {
             self.changed.notify_one();
         }
+    }
+}
+
+impl EnvironmentInner {
+    /// See [`Environment::write_in_group`](super::Environment::write_in_group).
+    pub(super) fn write_in_group<T: Send + 'static>(
+        &self,
+        by: Deadline,
+        change: impl Fn(&mut Writer<'_>) -> Result<TxnEnd<T>, Fault> + Send + Sync + 'static,
+    ) -> Result<T> {
+        let queue = &self.writer_lock.queue;
+        let mut turn = self.writer_lock.try_turn();
+        if queue.is_empty()
+            && let Some(turn) = turn.take()
+        {
+            return self.write(turn, by, change);
+        }
+        let entry = Arc::new(Entry::new(change));
+        let queued: Arc<dyn Queued> = Arc::clone(&entry) as _;
+        if let Some(turn) = turn {
+            self.lead(turn, queued, by);
+            return entry.answer();
+        }
+        queue.push(Arc::clone(&queued));
+        let mut eager = EAGER_LOOKS;
+        loop {
+            // A leader that was done before the change was queued has called nobody.
+            if let Some(turn) = self.writer_lock.try_turn()
+                && queue.remove(&queued)
+            {
+                self.lead(turn, queued, by);
+                return entry.answer();
+            }
+            match entry.wait(by, &mut eager) {
+                Woken::Ended(answer) => return answer,
+                Woken::Called => {}
+                Woken::TimedOut if queue.remove(&queued) => {
+                    // The thread that was called to lead may not have run. This one may have been called, too.
+                    let turn = self.writer_lock.try_turn().ok_or_else(|| self.still_writing())?;
+                    self.lead(turn, queued, by);
+                    return entry.answer();
+                }
+                Woken::TimedOut if entry.withdraw() => return Err(self.still_writing()),
+                Woken::TimedOut => {
+                    return entry.wait_for_leader(by).unwrap_or_else(|| Err(self.stuck_leader()));
+                }
+            }
+        }
+    }
+
+    /// Makes the change of this thread and of others, and ends them all. The environment is open again afterwards, if that
+    /// is possible.
+    fn lead(&self, turn: WriterTurn<'_>, own: Arc<dyn Queued>, by: Deadline) {
+        let mut batch = Batch::of(own);
+        let guard = match self.enter(turn, by) {
+            Ok(guard) => guard,
+            Err(error) => return batch.end(vec![Err(error)]),
+        };
+        self.writer_lock.queue.fill(&mut batch);
+        let open = self.open.read();
+        let (ends, is_usable) = match open.as_ref() {
+            Some(opened) => {
+                let _quiet = NoSignal::file_size();
+                self.make_batch(opened, batch.changes())
+            }
+            None => (batch.changes().iter().map(|_| Err(self.failed("writing", NOT_OPEN))).collect(), false),
+        };
+        drop(open);
+        drop(guard);
+        // Before the environment is opened again, which may take long.
+        batch.end(ends);
+        if !is_usable {
+            self.reopen_or_warn();
+        }
+    }
+
+    /// Makes the changes, together if that is possible. The flag says whether the environment can be used further.
+    pub(super) fn make_batch(&self, opened: &Opened, batch: &[Arc<dyn Queued>]) -> (Vec<Result<()>>, bool) {
+        if batch.len() > 1 {
+            match self.make_together(opened, batch) {
+                Ok(true) => return (batch.iter().map(|_| Ok(())).collect(), true),
+                Ok(false) => {}
+                Err(fault) => {
+                    let fault = fault.to_string();
+                    return (
+                        batch.iter().map(|_| Err(self.unfinished(fault.clone().into()))).collect(),
+                        false,
+                    );
+                }
+            }
+        }
+        let mut is_usable = true;
+        let make = |change: &Arc<dyn Queued>| {
+            let end = self.write_alone(opened, |writer| {
+                Ok(match change.make(writer)? {
+                    Made::Commit => TxnEnd::Commit(()),
+                    Made::Abandon | Made::Panicked => TxnEnd::Abandon(()),
+                })
+            });
+            end.map_err(|(error, hosed)| {
+                is_usable &= !hosed;
+                error
+            })
+        };
+        (batch.iter().map(make).collect(), is_usable)
+    }
+
+    fn stuck_leader(&self) -> Error {
+        let what = format!(
+            "{}: another thread of this process was making this change when its deadline passed",
+            self.store
+        );
+        Error::InDoubt { what, source: None }
     }
 }
 
@@ -526,6 +640,15 @@ mod tests {
             other.join().unwrap().unwrap();
         });
         assert_eq!([0, 1].map(|number| site.has(number)), [true, true]);
+    }
+
+    #[test]
+    fn the_end_of_a_turn_calls_the_oldest_change() {
+        let site = site();
+        let waiting = [0, 1].map(|number| Arc::new(Entry::new(put(number))));
+        waiting.iter().for_each(|entry| site.queue().push(Arc::clone(entry) as _));
+        drop(site.environment().inner().writer_lock.try_turn());
+        assert_eq!(waiting.map(|entry| entry.state.lock().is_called), [true, false]);
     }
 
     /// Threads that write by themselves hand the writer on to each other, and a queued change would never find it free.

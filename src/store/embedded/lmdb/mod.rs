@@ -31,7 +31,7 @@ use heed::{
 };
 use rustix::io::{FdFlags, fcntl_setfd};
 
-use self::group_commit::{Batch, Entry, Made, Queued, Woken};
+use self::group_commit::{Batch, Made, Queued};
 use self::private::FileId;
 use self::reader_table::ReaderTable;
 use self::writer_lock::{WriterGuard, WriterLock, WriterTurn};
@@ -338,44 +338,7 @@ impl Environment {
         by: Deadline,
         change: impl Fn(&mut Writer<'_>) -> Result<TxnEnd<T>, Fault> + Send + Sync + 'static,
     ) -> Result<T> {
-        let inner = self.usable()?;
-        let queue = &inner.writer_lock.queue;
-        let mut turn = inner.writer_lock.try_turn();
-        if queue.is_empty()
-            && let Some(turn) = turn.take()
-        {
-            return inner.write(turn, by, change);
-        }
-        let entry = Arc::new(Entry::new(change));
-        let queued: Arc<dyn Queued> = Arc::clone(&entry) as _;
-        if let Some(turn) = turn {
-            inner.lead(turn, queued, by);
-            return entry.answer();
-        }
-        queue.push(Arc::clone(&queued));
-        loop {
-            // A leader that was done before the change was queued has called nobody.
-            if let Some(turn) = inner.writer_lock.try_turn()
-                && queue.remove(&queued)
-            {
-                inner.lead(turn, queued, by);
-                return entry.answer();
-            }
-            match entry.wait(by) {
-                Woken::Ended(answer) => return answer,
-                Woken::Called => {}
-                Woken::TimedOut if queue.remove(&queued) => {
-                    // The thread that was called to lead may not have run. This one may have been called, too.
-                    let turn = inner.writer_lock.try_turn().ok_or_else(|| inner.still_writing())?;
-                    inner.lead(turn, queued, by);
-                    return entry.answer();
-                }
-                Woken::TimedOut if entry.withdraw() => return Err(inner.still_writing()),
-                Woken::TimedOut => {
-                    return entry.wait_for_leader(by).unwrap_or_else(|| Err(inner.stuck_leader()));
-                }
-            }
-        }
+        self.usable()?.write_in_group(by, change)
     }
 
     /// Returns the size of the file in bytes.
@@ -569,63 +532,6 @@ impl EnvironmentInner {
         }
     }
 
-    /// Makes the change of this thread and of others, and ends them all. The environment is open again afterwards, if that
-    /// is possible.
-    fn lead(&self, turn: WriterTurn<'_>, own: Arc<dyn Queued>, by: Deadline) {
-        let mut batch = Batch::of(own);
-        let guard = match self.enter(turn, by) {
-            Ok(guard) => guard,
-            Err(error) => return batch.end(vec![Err(error)]),
-        };
-        self.writer_lock.queue.fill(&mut batch);
-        let open = self.open.read();
-        let (ends, is_usable) = match open.as_ref() {
-            Some(opened) => {
-                let _quiet = NoSignal::file_size();
-                self.make_batch(opened, batch.changes())
-            }
-            None => (batch.changes().iter().map(|_| Err(self.failed("writing", NOT_OPEN))).collect(), false),
-        };
-        drop(open);
-        drop(guard);
-        // Before the environment is opened again, which may take long.
-        batch.end(ends);
-        if !is_usable {
-            self.reopen_or_warn();
-        }
-    }
-
-    /// Makes the changes, together if that is possible. The flag says whether the environment can be used further.
-    fn make_batch(&self, opened: &Opened, batch: &[Arc<dyn Queued>]) -> (Vec<Result<()>>, bool) {
-        if batch.len() > 1 {
-            match self.make_together(opened, batch) {
-                Ok(true) => return (batch.iter().map(|_| Ok(())).collect(), true),
-                Ok(false) => {}
-                Err(fault) => {
-                    let fault = fault.to_string();
-                    return (
-                        batch.iter().map(|_| Err(self.unfinished(fault.clone().into()))).collect(),
-                        false,
-                    );
-                }
-            }
-        }
-        let mut is_usable = true;
-        let make = |change: &Arc<dyn Queued>| {
-            let end = self.write_alone(opened, |writer| {
-                Ok(match change.make(writer)? {
-                    Made::Commit => TxnEnd::Commit(()),
-                    Made::Abandon | Made::Panicked => TxnEnd::Abandon(()),
-                })
-            });
-            end.map_err(|(error, hosed)| {
-                is_usable &= !hosed;
-                error
-            })
-        };
-        (batch.iter().map(make).collect(), is_usable)
-    }
-
     /// Makes the changes in one transaction. Returns `false` if nothing has happened, and an error if they may have been
     /// made.
     fn make_together(&self, opened: &Opened, batch: &[Arc<dyn Queued>]) -> Result<bool, Fault> {
@@ -703,14 +609,6 @@ impl EnvironmentInner {
         let what =
             "other threads or processes were writing until the deadline, or one was stopped while it did";
         Error::RetriesExhausted { store: self.store.clone(), what: what.to_owned(), source: None }
-    }
-
-    fn stuck_leader(&self) -> Error {
-        let what = format!(
-            "{}: another thread of this process was making this change when its deadline passed",
-            self.store
-        );
-        Error::InDoubt { what, source: None }
     }
 
     /// Returns the error of a failed commit. A commit writes the new pages, then the meta page that makes them
