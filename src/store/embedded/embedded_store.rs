@@ -12,7 +12,7 @@ use super::data_dir::DataDir;
 use super::latch_codec::{BEHIND_LATCHES, is_key};
 use super::liveness::{DeathProof, LivenessFiles, LivenessId, LivenessRef, leftovers};
 use super::record::{DeadHolder, Header, Record};
-use super::records::Records;
+use super::records::StoreRecords;
 use super::room::{self, ChangeResult, Room, RoomState};
 use super::unit::is_private_to_unit;
 use crate::error::{Error, Result};
@@ -78,7 +78,7 @@ pub(super) const SEARCHED_AT_ONCE: usize = 1000;
 #[derive(Debug)]
 pub struct EmbeddedStore {
     pub(super) environment: Environment,
-    pub(super) records: Records,
+    pub(super) records: StoreRecords,
     dir: PathBuf,
     /// The directory of this boot's generation, in `dir`.
     generation: PathBuf,
@@ -181,7 +181,7 @@ impl EmbeddedStore {
         let DataDir { dir, store, access } = data_dir;
         EmbeddedStore {
             environment,
-            records: Records { store: store.into() },
+            records: StoreRecords { store: store.into() },
             dir,
             generation,
             access,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::embedded_store::{EmbeddedStore, SEARCHED_AT_ONCE};
 use super::latch_codec::{FARMS_MAX, Head, client_prefix, decode, encode, key};
 use super::listener_codec;
-use super::records::Records;
+use super::records::StoreRecords;
 use super::room::{ChangeResult, Room};
 use crate::error::{Error, Result};
 use crate::names::latch_name::LatchName;
@@ -193,7 +193,7 @@ impl EmbeddedStore {
     }
 }
 
-impl Records {
+impl StoreRecords {
     /// Returns the record, or `None` if there was none. A record that cannot be decoded is an error, and never "no
     /// such latch".
     fn latch<'b, T>(

@@ -23,12 +23,12 @@ const SWEPT_AT_ONCE: usize = 2;
 
 /// The records of one store. A change has a copy, because another thread may make it.
 #[derive(Debug, Clone)]
-pub(super) struct Records {
+pub(super) struct StoreRecords {
     /// The name of the store in messages.
     pub(super) store: Arc<str>,
 }
 
-impl Records {
+impl StoreRecords {
     pub(super) fn header(&self, bytes: Option<&[u8]>) -> Result<Header> {
         bytes.and_then(Header::decode).ok_or_else(|| self.unreadable("the header".into()))
     }

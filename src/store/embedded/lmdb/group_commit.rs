@@ -20,10 +20,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use super::writer_lock::WriterTurn;
-use super::{EnvironmentInner, Fault, NOT_OPEN, Opened, TxnEnd, Writer};
+use super::transaction::{Fault, TxnEnd, Writer};
 use crate::error::{Error, Result};
-use crate::runtime::process::signals::NoSignal;
 use crate::runtime::sync::real::{Condvar, Mutex};
 use crate::runtime::time::Deadline;
 
@@ -33,7 +31,7 @@ const BATCH_MAX: usize = 32;
 /// machine or the disk stands still.
 const GRACE: Duration = Duration::from_millis(100);
 /// How often a thread looks for its answer before it sleeps. To sleep and to be woken up takes longer than most transactions.
-const EAGER_LOOKS: u32 = 10;
+pub(super) const EAGER_LOOKS: u32 = 10;
 /// How long a thread sleeps before it tries to lead although nobody has called it: the thread that was called may not run.
 const SLEEP_MAX: Duration = Duration::from_millis(50);
 
@@ -63,13 +61,13 @@ pub(super) enum Made {
 }
 
 /// A [`Queued`] change and the thread that waits for it.
-struct Entry<T, F> {
+pub(super) struct Entry<T, F> {
     change: F,
-    state: Mutex<State<T>>,
+    state: Mutex<EntryState<T>>,
     changed: Condvar,
 }
 
-struct State<T> {
+struct EntryState<T> {
     /// A leader has begun to make the change.
     is_begun: bool,
     /// The thread has left before that.
@@ -81,7 +79,7 @@ struct State<T> {
 }
 
 /// Why a wait for a change is over.
-enum Woken<T> {
+pub(super) enum Woken<T> {
     Ended(Result<T>),
     /// Nobody may be leading.
     Called,
@@ -105,7 +103,7 @@ impl Queue {
     }
 
     /// Moves the oldest changes into `batch`.
-    pub(super) fn fill(&self, batch: &mut Batch) {
+    pub(super) fn fill(&self, batch: &mut ChangeGroup) {
         let mut waiting = self.0.lock();
         let count = waiting.len().min(BATCH_MAX.saturating_sub(batch.0.len()));
         batch.0.extend(waiting.drain(..count));
@@ -128,15 +126,15 @@ impl std::fmt::Debug for Queue {
 }
 
 /// The changes that one leader has taken. Each of them is ended, whatever happens to the leader.
-pub(super) struct Batch(Vec<Arc<dyn Queued>>);
+pub(super) struct ChangeGroup(Vec<Arc<dyn Queued>>);
 
-impl Batch {
-    pub(super) fn empty() -> Batch {
-        Batch(Vec::new())
+impl ChangeGroup {
+    pub(super) fn empty() -> ChangeGroup {
+        ChangeGroup(Vec::new())
     }
 
-    pub(super) fn of(own: Arc<dyn Queued>) -> Batch {
-        Batch(vec![own])
+    pub(super) fn of(own: Arc<dyn Queued>) -> ChangeGroup {
+        ChangeGroup(vec![own])
     }
 
     pub(super) fn changes(&self) -> &[Arc<dyn Queued>] {
@@ -152,7 +150,7 @@ impl Batch {
     }
 }
 
-impl Drop for Batch {
+impl Drop for ChangeGroup {
     fn drop(&mut self) {
         for change in self.0.drain(..) {
             let what = "the thread that was making this change panicked".to_owned();
@@ -167,7 +165,7 @@ where
     F: Fn(&mut Writer<'_>) -> Result<TxnEnd<T>, Fault> + Send + Sync,
 {
     pub(super) fn new(change: F) -> Entry<T, F> {
-        let state = State {
+        let state = EntryState {
             is_begun: false,
             is_withdrawn: false,
             answer: None,
@@ -231,7 +229,7 @@ where
     }
 
     /// Changes the state, and wakes up the thread that waits if it sleeps.
-    fn update(&self, change: impl FnOnce(&mut State<T>)) {
+    fn update(&self, change: impl FnOnce(&mut EntryState<T>)) {
         let mut state = self.state.lock();
         change(&mut state);
         let is_asleep = state.is_asleep;
@@ -242,120 +240,7 @@ where
     }
 }
 
-impl EnvironmentInner {
-    /// See [`Environment::write_in_group`](super::Environment::write_in_group).
-    pub(super) fn write_in_group<T: Send + 'static>(
-        &self,
-        by: Deadline,
-        change: impl Fn(&mut Writer<'_>) -> Result<TxnEnd<T>, Fault> + Send + Sync + 'static,
-    ) -> Result<T> {
-        let queue = &self.writer_lock.queue;
-        let mut turn = self.writer_lock.try_turn();
-        if queue.is_empty()
-            && let Some(turn) = turn.take()
-        {
-            return self.write(turn, by, change);
-        }
-        let entry = Arc::new(Entry::new(change));
-        let queued: Arc<dyn Queued> = Arc::clone(&entry) as _;
-        if let Some(turn) = turn {
-            self.lead(turn, queued, by);
-            return entry.answer();
-        }
-        queue.push(Arc::clone(&queued));
-        let mut eager = EAGER_LOOKS;
-        loop {
-            // A leader that was done before the change was queued has called nobody.
-            if let Some(turn) = self.writer_lock.try_turn()
-                && queue.remove(&queued)
-            {
-                self.lead(turn, queued, by);
-                return entry.answer();
-            }
-            match entry.wait(by, &mut eager) {
-                Woken::Ended(answer) => return answer,
-                Woken::Called => {}
-                Woken::TimedOut if queue.remove(&queued) => {
-                    // The thread that was called to lead may not have run. This one may have been called, too.
-                    let turn = self.writer_lock.try_turn().ok_or_else(|| self.still_writing())?;
-                    self.lead(turn, queued, by);
-                    return entry.answer();
-                }
-                Woken::TimedOut if entry.withdraw() => return Err(self.still_writing()),
-                Woken::TimedOut => {
-                    return entry.wait_for_leader(by).unwrap_or_else(|| Err(self.stuck_leader()));
-                }
-            }
-        }
-    }
-
-    /// Makes the change of this thread and of others, and ends them all. The environment is open again afterwards, if that
-    /// is possible.
-    fn lead(&self, turn: WriterTurn<'_>, own: Arc<dyn Queued>, by: Deadline) {
-        let mut batch = Batch::of(own);
-        let guard = match self.enter(turn, by) {
-            Ok(guard) => guard,
-            Err(error) => return batch.end(vec![Err(error)]),
-        };
-        self.writer_lock.queue.fill(&mut batch);
-        let open = self.open.read();
-        let (ends, is_usable) = match open.as_ref() {
-            Some(opened) => {
-                let _quiet = NoSignal::file_size();
-                self.make_batch(opened, batch.changes())
-            }
-            None => (batch.changes().iter().map(|_| Err(self.failed("writing", NOT_OPEN))).collect(), false),
-        };
-        drop(open);
-        drop(guard);
-        // Before the environment is opened again, which may take long.
-        batch.end(ends);
-        if !is_usable {
-            self.reopen_or_warn();
-        }
-    }
-
-    /// Makes the changes, together if that is possible. The flag says whether the environment can be used further.
-    pub(super) fn make_batch(&self, opened: &Opened, batch: &[Arc<dyn Queued>]) -> (Vec<Result<()>>, bool) {
-        if batch.len() > 1 {
-            match self.make_together(opened, batch) {
-                Ok(true) => return (batch.iter().map(|_| Ok(())).collect(), true),
-                Ok(false) => {}
-                Err(fault) => {
-                    let fault = fault.to_string();
-                    return (
-                        batch.iter().map(|_| Err(self.unfinished(fault.clone().into()))).collect(),
-                        false,
-                    );
-                }
-            }
-        }
-        let mut is_usable = true;
-        let make = |change: &Arc<dyn Queued>| {
-            let end = self.write_alone(opened, |writer| {
-                Ok(match change.make(writer)? {
-                    Made::Commit => TxnEnd::Commit(()),
-                    Made::Abandon | Made::Panicked => TxnEnd::Abandon(()),
-                })
-            });
-            end.map_err(|(error, hosed)| {
-                is_usable &= !hosed;
-                error
-            })
-        };
-        (batch.iter().map(make).collect(), is_usable)
-    }
-
-    fn stuck_leader(&self) -> Error {
-        let what = format!(
-            "{}: another thread of this process was making this change when its deadline passed",
-            self.store
-        );
-        Error::InDoubt { what, source: None }
-    }
-}
-
-impl<T> State<T> {
+impl<T> EntryState<T> {
     /// A panic of the change goes on in the thread that asked for it.
     fn take(&mut self) -> Result<T> {
         self.end.take().expect("it has ended")?;

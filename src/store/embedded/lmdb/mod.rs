@@ -1,4 +1,4 @@
-//! LMDB environments, each open once per process. Only this file uses `heed`.
+//! LMDB environments, each open once per process. Only this file and `transaction` use `heed`.
 //!
 //! Opening a file is unsafe in `heed`. [`open_file`] says why it is sound. The rest of this file is safe code that
 //! keeps its conditions true: it limits opening ([`Turn`]), use in a forked child, and writing ([`WriterLock`]).
@@ -11,6 +11,7 @@ mod private;
 mod reader_table;
 #[cfg(test)]
 mod tests;
+mod transaction;
 mod writer_lock;
 
 use std::collections::BTreeMap;
@@ -26,14 +27,13 @@ use std::thread;
 use std::time::Duration;
 
 use heed::types::Bytes;
-use heed::{
-    CommitOrAbort, Database, DatabaseStat, EnvFlags, EnvOpenOptions, MdbError, RoTxn, RwTxn, WithoutTls,
-};
+use heed::{CommitOrAbort, EnvFlags, EnvOpenOptions, MdbError, WithoutTls};
 use rustix::io::{FdFlags, fcntl_setfd};
 
-use self::group_commit::{Batch, Made, Queued};
+use self::group_commit::{ChangeGroup, EAGER_LOOKS, Entry, Made, Queued, Woken};
 use self::private::FileId;
 use self::reader_table::ReaderTable;
+use self::transaction::RecordsDatabase;
 use self::writer_lock::{WriterGuard, WriterLock, WriterTurn};
 use crate::error::{Cause, Error, Result};
 use crate::runtime::process::descriptors::StreamsTaken;
@@ -46,9 +46,7 @@ use crate::runtime::time::{self, Deadline};
 pub(crate) use self::dir_lock::DirLock;
 pub(crate) use self::ofd_lock::OfdLock;
 pub(crate) use self::private::{Access, check_private};
-
-/// The error of an LMDB call.
-pub(crate) use heed::Error as Fault;
+pub(crate) use self::transaction::{Fault, Reader, TxnEnd, Writer};
 
 /// Limit of the file: room for about a million held locks. The file grows only with its content.
 pub(crate) const LIMIT: usize = 1 << 30;
@@ -127,35 +125,6 @@ struct Opened {
     env: heed::Env<WithoutTls>,
     records: RecordsDatabase,
     limit: usize,
-}
-
-type RecordsDatabase = Database<'static, Bytes, Bytes>;
-
-/// A read transaction: one consistent state of the records.
-pub(crate) struct Reader<'a> {
-    txn: &'a RoTxn<'a, WithoutTls>,
-    records: RecordsDatabase,
-    limit: usize,
-}
-
-/// A write transaction: all its changes take effect together, or none.
-pub(crate) struct Writer<'a> {
-    txn: RwTxn<'a>,
-    records: RecordsDatabase,
-    limit: usize,
-    /// Number of records that were put and deleted.
-    changes: u64,
-}
-
-/// The key and the value of a record.
-pub(crate) type KeyValue<'a> = (&'a [u8], &'a [u8]);
-
-/// The end of a [`write`](Environment::write).
-pub(crate) enum TxnEnd<T> {
-    /// Commit the changes and return this value.
-    Commit(T),
-    /// Discard the changes and return this value.
-    Abandon(T),
 }
 
 /// Returns whether `dir` has all files of an environment. Opening the environment would create missing files.
@@ -508,7 +477,7 @@ impl EnvironmentInner {
         let quiet = NoSignal::file_size();
         let own = self.write_alone(opened, change);
         // Threads that write alone hand the writer on to each other, and a queued change would find it free by luck only.
-        let mut batch = Batch::empty();
+        let mut batch = ChangeGroup::empty();
         let was_usable = !matches!(own, Err((_, true)));
         if was_usable {
             self.writer_lock.queue.fill(&mut batch);
@@ -532,24 +501,135 @@ impl EnvironmentInner {
         }
     }
 
+    /// See [`Environment::write_in_group`].
+    fn write_in_group<T: Send + 'static>(
+        &self,
+        by: Deadline,
+        change: impl Fn(&mut Writer<'_>) -> Result<TxnEnd<T>, Fault> + Send + Sync + 'static,
+    ) -> Result<T> {
+        let queue = &self.writer_lock.queue;
+        let mut turn = self.writer_lock.try_turn();
+        if queue.is_empty()
+            && let Some(turn) = turn.take()
+        {
+            return self.write(turn, by, change);
+        }
+        let entry = Arc::new(Entry::new(change));
+        let queued: Arc<dyn Queued> = Arc::clone(&entry) as _;
+        if let Some(turn) = turn {
+            self.lead(turn, queued, by);
+            return entry.answer();
+        }
+        queue.push(Arc::clone(&queued));
+        let mut eager = EAGER_LOOKS;
+        loop {
+            // A leader that was done before the change was queued has called nobody.
+            if let Some(turn) = self.writer_lock.try_turn()
+                && queue.remove(&queued)
+            {
+                self.lead(turn, queued, by);
+                return entry.answer();
+            }
+            match entry.wait(by, &mut eager) {
+                Woken::Ended(answer) => return answer,
+                Woken::Called => {}
+                Woken::TimedOut if queue.remove(&queued) => {
+                    // The thread that was called to lead may not have run. This one may have been called, too.
+                    let turn = self.writer_lock.try_turn().ok_or_else(|| self.still_writing())?;
+                    self.lead(turn, queued, by);
+                    return entry.answer();
+                }
+                Woken::TimedOut if entry.withdraw() => return Err(self.still_writing()),
+                Woken::TimedOut => {
+                    return entry.wait_for_leader(by).unwrap_or_else(|| Err(self.stuck_leader()));
+                }
+            }
+        }
+    }
+
+    /// Makes the change of this thread and of others, and ends them all. The environment is open again afterwards, if that
+    /// is possible.
+    fn lead(&self, turn: WriterTurn<'_>, own: Arc<dyn Queued>, by: Deadline) {
+        let mut batch = ChangeGroup::of(own);
+        let guard = match self.enter(turn, by) {
+            Ok(guard) => guard,
+            Err(error) => return batch.end(vec![Err(error)]),
+        };
+        self.writer_lock.queue.fill(&mut batch);
+        let open = self.open.read();
+        let (ends, is_usable) = match open.as_ref() {
+            Some(opened) => {
+                let _quiet = NoSignal::file_size();
+                self.make_batch(opened, batch.changes())
+            }
+            None => (batch.changes().iter().map(|_| Err(self.failed("writing", NOT_OPEN))).collect(), false),
+        };
+        drop(open);
+        drop(guard);
+        // Before the environment is opened again, which may take long.
+        batch.end(ends);
+        if !is_usable {
+            self.reopen_or_warn();
+        }
+    }
+
+    /// Makes the changes, together if that is possible. The flag says whether the environment can be used further.
+    fn make_batch(&self, opened: &Opened, batch: &[Arc<dyn Queued>]) -> (Vec<Result<()>>, bool) {
+        if batch.len() > 1 {
+            match self.make_together(opened, batch) {
+                Ok(true) => return (batch.iter().map(|_| Ok(())).collect(), true),
+                Ok(false) => {}
+                Err(fault) => {
+                    let fault = fault.to_string();
+                    return (
+                        batch.iter().map(|_| Err(self.unfinished(fault.clone().into()))).collect(),
+                        false,
+                    );
+                }
+            }
+        }
+        let mut is_usable = true;
+        let make = |change: &Arc<dyn Queued>| {
+            let end = self.write_alone(opened, |writer| {
+                Ok(match change.make(writer)? {
+                    Made::Commit => TxnEnd::Commit(()),
+                    Made::Abandon | Made::Panicked => TxnEnd::Abandon(()),
+                })
+            });
+            end.map_err(|(error, hosed)| {
+                is_usable &= !hosed;
+                error
+            })
+        };
+        (batch.iter().map(make).collect(), is_usable)
+    }
+
+    fn stuck_leader(&self) -> Error {
+        let what = format!(
+            "{}: another thread of this process was making this change when its deadline passed",
+            self.store
+        );
+        Error::InDoubt { what, source: None }
+    }
+
     /// Makes the changes in one transaction. Returns `false` if nothing has happened, and an error if they may have been
     /// made.
     fn make_together(&self, opened: &Opened, batch: &[Arc<dyn Queued>]) -> Result<bool, Fault> {
         let Ok(txn) = opened.env.write_txn() else { return Ok(false) };
-        let mut writer = Writer { txn, records: opened.records, limit: self.limit, changes: 0 };
+        let mut writer = Writer::new(txn, opened.records, self.limit);
         let mut has_changed = false;
         for change in batch {
-            let before = writer.changes;
+            let before = writer.changes();
             match change.make(&mut writer) {
                 Ok(Made::Commit) => has_changed = true,
-                Ok(Made::Abandon) if writer.changes == before => {}
+                Ok(Made::Abandon) if writer.changes() == before => {}
                 Ok(Made::Abandon | Made::Panicked) | Err(_) => return Ok(false),
             }
         }
         if !has_changed {
             return Ok(true);
         }
-        match writer.txn.commit() {
+        match writer.commit() {
             Ok(()) => Ok(true),
             Err(fault) if opened.is_hosed() => Err(fault),
             Err(_) => Ok(false),
@@ -571,10 +651,10 @@ impl EnvironmentInner {
             (self.failed("writing", fault), hosed)
         };
         let txn = opened.env.write_txn().map_err(refused)?;
-        let mut writer = Writer { txn, records: opened.records, limit: self.limit, changes: 0 };
+        let mut writer = Writer::new(txn, opened.records, self.limit);
         match change(&mut writer).map_err(refused)? {
             TxnEnd::Abandon(answer) => Ok(answer),
-            TxnEnd::Commit(answer) => match writer.txn.commit() {
+            TxnEnd::Commit(answer) => match writer.commit() {
                 Ok(()) => Ok(answer),
                 Err(fault) => Err(self.failed_commit(opened, fault)),
             },
@@ -677,68 +757,12 @@ impl EnvironmentInner {
 impl Opened {
     fn read<T>(&self, look: &impl Fn(&Reader<'_>) -> Result<T, Fault>) -> Result<T, Fault> {
         let txn = self.env.read_txn()?;
-        look(&Reader { txn: &txn, records: self.records, limit: self.limit })
+        look(&Reader::new(&txn, self.records, self.limit))
     }
 
     /// Whether LMDB may have marked the environment. With a full reader table it is not known.
     fn is_hosed(&self) -> bool {
         self.env.read_txn().is_err()
-    }
-}
-
-impl Reader<'_> {
-    /// Returns the value of `key`.
-    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<&[u8]>, Fault> {
-        self.records.get(self.txn, key)
-    }
-
-    /// The first record behind `key` in byte order.
-    pub(crate) fn after(&self, key: &[u8]) -> Result<Option<KeyValue<'_>>, Fault> {
-        self.records.get_greater_than(self.txn, key)
-    }
-
-    /// Returns how much of the file the records use, in percent.
-    pub(crate) fn percent(&self) -> Result<u64, Fault> {
-        Ok(percent(self.records.stat(self.txn)?, self.limit))
-    }
-}
-
-impl Writer<'_> {
-    /// Returns the value of `key`, including the changes of this transaction.
-    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<&[u8]>, Fault> {
-        self.records.get(&self.txn, key)
-    }
-
-    /// The first record behind `key` in byte order.
-    pub(crate) fn after(&self, key: &[u8]) -> Result<Option<KeyValue<'_>>, Fault> {
-        self.records.get_greater_than(&self.txn, key)
-    }
-
-    /// Returns how much of the file the records use after the changes of this transaction, in percent.
-    pub(crate) fn percent(&self) -> Result<u64, Fault> {
-        Ok(percent(self.records.stat(&self.txn)?, self.limit))
-    }
-
-    /// Counts the records whose keys begin with `prefix`, up to `most`.
-    pub(crate) fn count(&self, prefix: &[u8], most: usize) -> Result<usize, Fault> {
-        let mut count = 0;
-        for found in self.records.prefix_iter(&self.txn, prefix)?.take(most) {
-            found?;
-            count += 1;
-        }
-        Ok(count)
-    }
-
-    /// Sets the value of `key`.
-    pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Fault> {
-        self.changes += 1;
-        self.records.put(&mut self.txn, key, value)
-    }
-
-    /// Deletes the record of `key` if it exists.
-    pub(crate) fn delete(&mut self, key: &[u8]) -> Result<(), Fault> {
-        self.changes += 1;
-        self.records.delete(&mut self.txn, key).map(|_| ())
     }
 }
 
@@ -786,11 +810,6 @@ fn open_file(path: &Path, limit: usize) -> Result<Opened, Fault> {
 pub(crate) fn is_full(error: &Error) -> bool {
     let Error::RetriesExhausted { source: Some(source), .. } = error else { return false };
     matches!(source.downcast_ref(), Some(Fault::Mdb(MdbError::MapFull)))
-}
-
-fn percent(stat: DatabaseStat, limit: usize) -> u64 {
-    let pages = stat.branch_pages + stat.leaf_pages + stat.overflow_pages;
-    (pages as u64 * u64::from(stat.page_size) * 100).div_ceil(limit as u64)
 }
 
 fn cannot_use(store: &str, dir: &Path, error: io::Error) -> Error {
