@@ -203,35 +203,6 @@ impl Client {
         Ok(Client::written(answer))
     }
 
-    /// Makes one change of one record. If the second record is on the same node, its change is sent along: it is made after
-    /// the first one, whatever comes of that. Returns the answer to the second if there is one.
-    pub(crate) fn write_both(
-        &self,
-        [first, second]: [&Write<'_>; 2],
-        by: Deadline,
-    ) -> Result<(Written, Option<Written>)> {
-        let (kind, what) = (RequestKind::Write, "write");
-        let both = [(first.record_key, Asked::Write(first)), (second.record_key, Asked::Write(second))];
-        let direct = self.direct.as_ref().filter(|_| both.iter().all(|(_, asked)| asked.is_plain()));
-        let limit = self.limit_ms(kind, what, by).map_err(Failed::into_error)?;
-        let limit = Deadline::after(Duration::from_millis(limit.into())).sooner(by);
-        let replies = direct.and_then(|direct| direct.ask_both(both, limit, |by| self.ask_nodes(by)));
-        let Some((reply, after)) = replies else { return Ok((self.write(first, by)?, None)) };
-        let decided = match reply {
-            Ok(reply) => self.decided(kind, what, reply),
-            Err(no_reply) => Err(self.name.without_reply(kind, what, no_reply)),
-        };
-        match decided {
-            Ok(decided) => {
-                let after = after.and_then(|reply| self.decided(kind, what, reply).ok());
-                Ok((Client::written(decided), after.map(Client::written)))
-            }
-            // It had no effect.
-            Err(Failed::Again { .. }) => Ok((self.write(first, by)?, None)),
-            Err(failed) => Err(failed.into_error()),
-        }
-    }
-
     fn written(answer: Decided<FoundRecord>) -> Written {
         match answer {
             Ok(reply) => Written::Done(reply),

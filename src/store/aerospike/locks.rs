@@ -1,14 +1,13 @@
 //! The lock's record and the lock's counter as records of Aerospike.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::client::{BinOperation, BinValue, Client, RecordExistsAction, When, Write, Written};
 use super::diagnose::look_over;
 use super::history;
 use super::keys::java_bins::{NAME, TOKEN, WHO};
-use super::keys::{FENCE, FENCE_TTL, LockKeys, RecordKey, fence_key, fence_set, own_bins, whole_seconds};
+use super::keys::{FENCE, FENCE_TTL, LockKeys, fence_key, fence_set, own_bins, whole_seconds};
 use super::latches::AerospikeLatches;
 use super::list;
 use super::options::Setup;
@@ -53,8 +52,6 @@ pub struct AerospikeStore {
     /// Whether records of the layout `own` are expected. They are read as held.
     beside_own: bool,
     latches: AerospikeLatches,
-    /// By [`slot`] of names, whether the last attempt was refused. Then the next one will probably be refused too.
-    refusals: [AtomicBool; 256],
 }
 
 impl AerospikeStore {
@@ -77,21 +74,13 @@ impl AerospikeStore {
             suffix: setup.suffix,
             fenced: setup.fenced,
             beside_own: false,
-            refusals: [const { AtomicBool::new(false) }; 256],
         })
     }
 
     /// Creates a register that reads locks of the layout `own` as held.
     pub(super) fn beside_own(client: Arc<Client>, suffix: String) -> AerospikeStore {
         let latches = AerospikeLatches::new(Arc::clone(&client), &suffix);
-        AerospikeStore {
-            latches,
-            client,
-            suffix,
-            fenced: true,
-            beside_own: true,
-            refusals: [const { AtomicBool::new(false) }; 256],
-        }
+        AerospikeStore { latches, client, suffix, fenced: true, beside_own: true }
     }
 }
 
@@ -163,25 +152,8 @@ impl Register for AerospikeStore {
             steps: &steps,
             ttl_s,
         };
-        let refusals = &self.refusals[slot(create.name)];
-        // The count of a refused attempt is in vain. Numbers need not follow each other.
-        let count = create.count.filter(|_| !refusals.load(Ordering::Relaxed));
-        let answer = match count {
-            Some(least) => {
-                let key = fence_key(create.name, &self.suffix);
-                let steps = count_steps(least, create.numbers);
-                self.client.write_both([&write, &count_write(&key, &steps)], by)
-            }
-            None => self.client.write(&write, by).map(|written| (written, None)),
-        };
-        if let Ok((written, _)) = &answer {
-            refusals.store(!matches!(written, Written::Done(_)), Ordering::Relaxed);
-        }
-        Reply::of(answer, |(written, counted)| match written {
-            Written::Done(_) => {
-                let count = counted.as_ref().and_then(counted_number);
-                Reply::Yes(Created { count, ..Created::default() })
-            }
+        Reply::of(self.client.write(&write, by), |written| match written {
+            Written::Done(_) => Reply::Yes(Created::default()),
             Written::Missing | Written::Refused => Reply::No(None),
         })
     }
@@ -238,9 +210,20 @@ impl Register for AerospikeStore {
     }
 
     fn reserve(&self, name: &LockName, least: u64, numbers: u64, by: Deadline) -> Result<u64> {
-        let key = fence_key(name, &self.suffix);
-        let answer = self.client.write(&count_write(&key, &count_steps(least, numbers)), by)?;
-        counted_number(&answer).ok_or_else(|| {
+        let record_key = fence_key(name, &self.suffix);
+        let least = least.saturating_add(numbers - 1);
+        let steps = [BinOperation::Raise(FENCE, (numbers as i64, least as i64)), BinOperation::Read(FENCE)];
+        let ttl_s = whole_seconds(FENCE_TTL);
+        let write = Write {
+            record_key: &record_key,
+            exists: RecordExistsAction::Update,
+            when: None,
+            steps: &steps,
+            ttl_s,
+        };
+        let answer = self.client.write(&write, by)?;
+        let number = if let Written::Done(reply) = &answer { reply.int(FENCE) } else { None };
+        number.map(|number| number as u64).ok_or_else(|| {
             let what = format!("counting the fence of lock {name} returned {answer:?}");
             Error::Internal { what, source: None }
         })
@@ -291,27 +274,6 @@ impl Register for AerospikeStore {
     fn latches(&self) -> Option<&dyn LatchStore> {
         Some(&self.latches)
     }
-}
-
-/// Spreads names over 256 slots.
-fn slot(name: &LockName) -> usize {
-    usize::from(name.key().bytes().fold(0_u8, |slot, byte| slot.rotate_left(1) ^ byte))
-}
-
-/// Counts `numbers` fences, of which the first is at least `least`, and reads the last one.
-fn count_steps(least: u64, numbers: u64) -> [BinOperation<'static>; 2] {
-    let least = least.saturating_add(numbers - 1);
-    [BinOperation::Raise(FENCE, (numbers as i64, least as i64)), BinOperation::Read(FENCE)]
-}
-
-fn count_write<'a>(record_key: &'a RecordKey, steps: &'a [BinOperation<'a>]) -> Write<'a> {
-    let ttl_s = whole_seconds(FENCE_TTL);
-    Write { record_key, exists: RecordExistsAction::Update, when: None, steps, ttl_s }
-}
-
-fn counted_number(answer: &Written) -> Option<u64> {
-    let Written::Done(reply) = answer else { return None };
-    reply.int(FENCE).map(|number| number as u64)
 }
 
 /// A [`Replace`] in the layout `java`.

@@ -48,7 +48,7 @@ pub struct Created {
     /// for it with [`Register::number_of`].
     ///
     /// If creation and count were not one atomic step, the record may have expired between them. In this case
-    /// set `standing` too, or use [`ReadBack::Always`] or [`ReadBack::Never`].
+    /// set `standing` too, or use [`ReadBack::Always`].
     pub count: Option<u64>,
     /// The state of the lock after the count. `None` if the store did not read it.
     pub standing: Option<Standing>,

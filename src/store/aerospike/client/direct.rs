@@ -102,26 +102,6 @@ impl Direct {
         Some(reply)
     }
 
-    /// Sends two requests at once: see [`NodeSockets::ask_both`]. `None` if the records are not known to be on one node.
-    pub(super) fn ask_both(
-        &self,
-        both: [(&RecordKey, Asked<'_>); 2],
-        by: Deadline,
-        ask_nodes: impl FnOnce(Deadline) -> Vec<NodePartitions>,
-    ) -> Option<(Result<RecordReply, NoReply>, Option<RecordReply>)> {
-        let partitions = self.partitions(by, ask_nodes)?;
-        let digests = both.map(|(record_key, _)| RecordDigest::of(record_key));
-        let [master, other] = digests.each_ref().map(|digest| partitions.master[digest.partition()]);
-        let node = partitions.nodes.get(usize::from(master)).filter(|_| master == other)?;
-        let [(first, first_asked), (second, second_asked)] = both;
-        let both = [(first, &digests[0], first_asked), (second, &digests[1], second_asked)];
-        let replies = node.ask_both(&self.namespace, both, by);
-        if replies.0.is_err() {
-            self.doubt();
-        }
-        Some(replies)
-    }
-
     /// Sends many requests: see [`batch`](super::batch). Returns the positions of those whose node is not known.
     pub(super) fn ask_many(
         &self,

@@ -1,6 +1,4 @@
-//! Connections of our own to one node. A connection has one request under way, or two of which the second follows upon the
-//! first. A node reads the next request of a connection after it has answered the one before (`as_service_rearm` at the end
-//! of a transaction, server 8.1).
+//! Connections of our own to one node. A connection has one request under way.
 //!
 //! The protocol has no request ids. A connection is used again only after the whole reply to its last request arrived,
 //! and nothing more. After anything else it is closed: a time-out, an error, a byte too many, or a reply that answers
@@ -96,56 +94,6 @@ impl NodeSockets {
         }
         lent.give_back();
         Ok(reply)
-    }
-
-    /// Sends two requests at once. The node runs the second after the first, whatever it answers to that. Returns the second
-    /// reply only if both arrive.
-    pub(super) fn ask_both(
-        &self,
-        namespace: &str,
-        both: [(&RecordKey, &RecordDigest, Asked<'_>); 2],
-        by: Deadline,
-    ) -> (Result<RecordReply, NoReply>, Option<RecordReply>) {
-        let mut lent = match self.lend(by, by) {
-            Ok(lent) => lent,
-            Err(error) => return (Err(NoReply::NotSent(error)), None),
-        };
-        let connection = lent.connection.as_mut().expect("there until it is returned");
-        let left_ms = u32::try_from(by.remaining().as_millis()).unwrap_or(u32::MAX / 2).max(1);
-        let mut second = Vec::with_capacity(BUFFER_FIRST);
-        let numbers = [1, 2].map(|add| connection.number.wrapping_add(add));
-        connection.number = numbers[1];
-        for ((record_key, digest, asked), (number, out)) in
-            both.into_iter().zip(numbers.into_iter().zip([&mut connection.request, &mut second]))
-        {
-            wire::request(out, (namespace, record_key, digest), asked, number, left_ms);
-        }
-        connection.request.append(&mut second);
-        // The first request may have been sent whole.
-        if let Err(error) = connection.socket.write_all(&connection.request, by) {
-            return (Err(NoReply::Lost(error)), None);
-        }
-        let mut filled = 0;
-        let mut receive = |at: usize| {
-            let length = connection.receive_message(&mut filled, by)?;
-            let reply = wire::reply(&connection.reply[PREFIX..length])?;
-            if !reply.answers(both[at].2, numbers[at]) {
-                let what = "the reply answers another request";
-                return Err(io::Error::new(io::ErrorKind::InvalidData, what));
-            }
-            connection.reply.copy_within(length..filled, 0);
-            filled -= length;
-            Ok(reply)
-        };
-        let first = match receive(0) {
-            Ok(first) => first,
-            Err(error) => return (Err(NoReply::Lost(error)), None),
-        };
-        let second = receive(1).ok();
-        if second.is_some() && filled == 0 {
-            lent.give_back();
-        }
-        (Ok(first), second)
     }
 
     /// Sends a batch of changes, or one change without a batch, which is less work for the node. `None` if all connections are in use and none gets free until `lent_by`.
@@ -470,45 +418,6 @@ mod tests {
         assert_eq!(open(&node), (0, 0), "closed");
         GAVE_UP.store(true, Ordering::SeqCst);
         assert!(ask(&node, LONG).is_ok());
-    }
-
-    fn ask_both(node: &NodeSockets) -> (Result<RecordReply, NoReply>, Option<RecordReply>) {
-        let record_key = RecordKey { set: "XDC#s".into(), key: "c#i".into() };
-        let steps = [BinOperation::Put("b", BinValue::Int(1))];
-        let (exists, ttl_s) = (RecordExistsAction::Update, 9);
-        let write = Write { record_key: &record_key, exists, when: None, steps: &steps, ttl_s };
-        let digest = RecordDigest::of(&record_key);
-        node.ask_both("test", [(&record_key, &digest, Asked::Write(&write)); 2], Deadline::after(LONG))
-    }
-
-    #[test]
-    fn two_requests_at_once_have_two_replies_in_their_order() {
-        let in_order = node(1, |stream, reply| stream.write_all(&reply));
-        for round in 0..40 {
-            let (first, second) = ask_both(&in_order);
-            assert_eq!(first.unwrap().number(), Some(2 * round + 1));
-            assert_eq!(second.unwrap().number(), Some(2 * round + 2));
-        }
-        assert_eq!(open(&in_order), (1, 1));
-        // The reply to the second arrives in the place of the first.
-        let swapped = node(2, |stream, reply| stream.write_all(&reply_to(reply[reply.len() - 1] ^ 3)));
-        assert_lost(ask_both(&swapped).0);
-        assert_eq!(open(&swapped), (0, 0), "closed");
-    }
-
-    #[test]
-    fn the_first_of_two_requests_has_its_reply_though_the_second_has_none() {
-        let cut = node(2, |stream, reply| {
-            stream.write_all(&reply)?;
-            stream.shutdown(std::net::Shutdown::Both)
-        });
-        let (first, second) = ask_both(&cut);
-        assert_eq!((first.unwrap().number(), second.is_some()), (Some(1), false));
-        assert_eq!(open(&cut), (0, 0), "closed");
-        let silent = node(2, |stream, _| stream.shutdown(std::net::Shutdown::Both));
-        let (first, second) = ask_both(&silent);
-        assert_lost(first);
-        assert!(second.is_none());
     }
 
     /// What a client would see that used such a connection again.
