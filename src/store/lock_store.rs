@@ -71,8 +71,9 @@ pub struct Inspection {
 /// the library then handles lost replies.
 ///
 /// * **Blocking**: a method works in the calling thread and starts no threads of its own. It blocks until it
-///   has an answer, and returns by its deadline `by`. Only [`acquire`](LockStore::acquire) may take up to two
-///   seconds longer, to undo an acquisition that failed halfway.
+///   has an answer, and returns by its deadline `by`. [`acquire`](LockStore::acquire) may take up to two seconds
+///   longer, to undo an acquisition that failed halfway, and each change a tenth of a second longer, to learn what has
+///   become of it.
 /// * **Threads**: all methods may be called from many threads at once.
 /// * **Atomic changes**: acquire, renew and release each check a condition and write. Check and write must be
 ///   one step: no other change of the lock takes effect between them.

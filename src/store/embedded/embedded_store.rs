@@ -60,7 +60,8 @@ pub(super) const SEARCHED_AT_ONCE: usize = 1000;
 ///   of the machine they continue to rise if the directory is on a disk, as `/var/tmp` is on most machines. If it
 ///   is in memory, they fall if the wall clock has gone back.
 /// * **Waiting**: a call that changes something waits for other writers, at most until its deadline, even if a
-///   writer was stopped in the middle. Reads do not wait for writers. A process that is stopped in the tenth of a
+///   writer was stopped in the middle. If another thread of the process has begun to make its change and stands still, it
+///   waits a tenth of a second longer and fails with [`Code::InDoubt`](crate::Code::InDoubt). Reads do not wait for writers. A process that is stopped in the tenth of a
 ///   microsecond in which it registers as a reader blocks other readers until it continues. A process that is
 ///   stopped while it reads keeps old pages from reuse until it continues. The file may then grow to its limit of 1
 ///   GiB.

@@ -103,7 +103,7 @@ impl Queue {
     }
 
     /// Moves the oldest changes into `batch`.
-    pub(super) fn fill(&self, batch: &mut ChangeGroup) {
+    pub(super) fn fill(&self, batch: &mut CommitBatch) {
         let mut waiting = self.0.lock();
         let count = waiting.len().min(BATCH_MAX.saturating_sub(batch.0.len()));
         batch.0.extend(waiting.drain(..count));
@@ -126,15 +126,15 @@ impl std::fmt::Debug for Queue {
 }
 
 /// The changes that one leader has taken. Each of them is ended, whatever happens to the leader.
-pub(super) struct ChangeGroup(Vec<Arc<dyn Queued>>);
+pub(super) struct CommitBatch(Vec<Arc<dyn Queued>>);
 
-impl ChangeGroup {
-    pub(super) fn empty() -> ChangeGroup {
-        ChangeGroup(Vec::new())
+impl CommitBatch {
+    pub(super) fn empty() -> CommitBatch {
+        CommitBatch(Vec::new())
     }
 
-    pub(super) fn of(own: Arc<dyn Queued>) -> ChangeGroup {
-        ChangeGroup(vec![own])
+    pub(super) fn of(own: Arc<dyn Queued>) -> CommitBatch {
+        CommitBatch(vec![own])
     }
 
     pub(super) fn changes(&self) -> &[Arc<dyn Queued>] {
@@ -150,7 +150,7 @@ impl ChangeGroup {
     }
 }
 
-impl Drop for ChangeGroup {
+impl Drop for CommitBatch {
     fn drop(&mut self) {
         for change in self.0.drain(..) {
             let what = "the thread that was making this change panicked".to_owned();

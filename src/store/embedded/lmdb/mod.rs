@@ -30,7 +30,7 @@ use heed::types::Bytes;
 use heed::{CommitOrAbort, EnvFlags, EnvOpenOptions, MdbError, WithoutTls};
 use rustix::io::{FdFlags, fcntl_setfd};
 
-use self::group_commit::{ChangeGroup, EAGER_LOOKS, Entry, Made, Queued, Woken};
+use self::group_commit::{CommitBatch, EAGER_LOOKS, Entry, Made, Queued, Woken};
 use self::private::FileId;
 use self::reader_table::ReaderTable;
 use self::transaction::RecordsDatabase;
@@ -477,7 +477,7 @@ impl EnvironmentInner {
         let quiet = NoSignal::file_size();
         let own = self.write_alone(opened, change);
         // Threads that write alone hand the writer on to each other, and a queued change would find it free by luck only.
-        let mut batch = ChangeGroup::empty();
+        let mut batch = CommitBatch::empty();
         let was_usable = !matches!(own, Err((_, true)));
         if was_usable {
             self.writer_lock.queue.fill(&mut batch);
@@ -550,7 +550,7 @@ impl EnvironmentInner {
     /// Makes the change of this thread and of others, and ends them all. The environment is open again afterwards, if that
     /// is possible.
     fn lead(&self, turn: WriterTurn<'_>, own: Arc<dyn Queued>, by: Deadline) {
-        let mut batch = ChangeGroup::of(own);
+        let mut batch = CommitBatch::of(own);
         let guard = match self.enter(turn, by) {
             Ok(guard) => guard,
             Err(error) => return batch.end(vec![Err(error)]),
