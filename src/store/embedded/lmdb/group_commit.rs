@@ -519,10 +519,12 @@ mod tests {
             // Its end calls the oldest, and nothing else: whoever writes makes the queued changes too.
             let turn = site.environment().inner().writer_lock.try_turn();
             site.queue().push(idle);
-            let other = scope.spawn(|| site.environment().write_in_group(soon(), put(1)));
+            let (site, by) = (&site, soon());
+            let other = scope.spawn(move || site.environment().write_in_group(by, put(1)));
             until("the other one waits", || site.queued() == 2);
             drop(turn);
             other.join().unwrap().unwrap();
+            assert!(!by.passed(), "it has waited until its deadline");
         });
         assert_eq!([0, 1].map(|number| site.has(number)), [true, true]);
     }
