@@ -6,6 +6,8 @@ mod descriptors;
 pub(crate) mod fork;
 #[cfg(feature = "embedded")]
 mod forked_latches;
+#[cfg(feature = "embedded")]
+pub(crate) mod kills;
 mod linger;
 pub(crate) mod patience;
 mod store_options;

@@ -178,6 +178,16 @@ fn signals_that_were_blocked_at_the_start_end_a_command_and_whatever_waits() {
 fn a_file_that_may_not_grow_is_an_error_and_the_command_is_not_spared() {
     let shell = Shell::new();
     let lease = shell.acquire("x");
+    // Only stores of groups are sure to be written by calls.
+    let of_a_group = format!("embedded:{}?group=on", shell.dir.path().join("group").display());
+    let groups_lease = shell.run(&["acquire", "x", "--store", &of_a_group]).ok().out;
+    let limited = |args: &str, store: &str, lease: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("ulimit -f 0; exec {DLM} {args}")]);
+        command.env("DLM_STORE", store).env("LEASE", lease.trim()).current_dir(shell.dir.path());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Running(Some(command.spawn().unwrap())).finish()
+    };
     for args in [
         "acquire y",
         "run y -- true",
@@ -185,14 +195,12 @@ fn a_file_that_may_not_grow_is_an_error_and_the_command_is_not_spared() {
         "latch create l 1",
         "acquire y --store embedded:$PWD/new",
     ] {
-        let mut command = Command::new("sh");
-        command.args(["-c", &format!("ulimit -f 0; exec {DLM} {args}")]);
-        command.env("DLM_STORE", &shell.store).env("LEASE", &lease).current_dir(shell.dir.path());
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let done = Running(Some(command.spawn().unwrap())).finish();
+        let done = limited(args, &of_a_group, &groups_lease);
         assert!(done.err.contains("File too large"), "{args}: {:?} {}", done.status, done.err);
         assert!(done.status.code().is_some_and(|code| [69, 74].contains(&code)), "{args}: {:?}", done.status);
     }
+    // The file has its place already.
+    limited("renew $LEASE", &shell.store, &lease).ok();
     shell.run(&["release", &lease]).ok();
     // The limit for the output, not for the store.
     let line = format!("ulimit -f 0; exec {DLM} show x >out");

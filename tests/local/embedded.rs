@@ -1,6 +1,7 @@
 //! Helpers for the tests of the embedded store: they acquire locks and find the store's files.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -71,6 +72,7 @@ pub(crate) fn data_file(store: &Path) -> PathBuf {
     generation.unwrap().join("locks")
 }
 
+/// Returns how much of the disk the locks take.
 pub(crate) fn data_size(store: &Path) -> u64 {
-    fs::metadata(data_file(store)).unwrap().len()
+    512 * fs::metadata(data_file(store)).unwrap().blocks()
 }

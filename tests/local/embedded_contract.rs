@@ -3,11 +3,16 @@
 
 use dlm_testkit::contract::Site;
 
-fn site(test: &str) -> Site {
+fn site_with(test: &str, option: &'static str) -> Site {
     let directory = tempfile::tempdir().unwrap();
     Site::new(test, 400, move || {
-        dlm::store::open(&format!("embedded:{}", directory.path().display())).unwrap()
+        let store = directory.path().join("store");
+        dlm::store::open(&format!("embedded:{}{option}", store.display())).unwrap()
     })
+}
+
+fn site(test: &str) -> Site {
+    site_with(test, "")
 }
 
 dlm_testkit::contract!(site);
@@ -15,3 +20,16 @@ dlm_testkit::latch_contract!(site);
 dlm_testkit::linger_contract!(site);
 dlm_testkit::modes_contract!(site);
 dlm_testkit::semaphores_contract!(site);
+
+/// Its file is changed by write(2), that of one user through the memory map.
+mod of_a_group {
+    fn site(test: &str) -> super::Site {
+        super::site_with(test, "?group=on")
+    }
+
+    dlm_testkit::contract!(site);
+    dlm_testkit::latch_contract!(site);
+    dlm_testkit::linger_contract!(site);
+    dlm_testkit::modes_contract!(site);
+    dlm_testkit::semaphores_contract!(site);
+}

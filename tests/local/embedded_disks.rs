@@ -6,18 +6,23 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use dlm::Code;
-use dlm::store::{Acquired, EmbeddedStore, LockStore, Released};
+use dlm::store::{Acquired, EmbeddedStore, LatchStore, LockStore, NewLatch, Released};
+use dlm::{Code, LatchName, NamePolicy};
 use dlm_testkit::{skipped, until};
 
 use super::embedded::{TTL, attempt, data_file, fence, grant, name, open, soon};
 
 #[test]
 fn a_full_disk_refuses_grants_clearly_and_recovers() {
-    let Some(disk) = SmallDisk::mount("size=1m") else {
+    full_disk_refuses_grants(EmbeddedStore::open);
+    full_disk_refuses_grants(EmbeddedStore::open_group);
+}
+
+fn full_disk_refuses_grants(open: fn(&Path) -> dlm::Result<EmbeddedStore>) {
+    let Some(disk) = SmallDisk::mount("size=4m") else {
         return skipped("tmpfs", NO_DISK);
     };
-    let store = EmbeddedStore::open(&disk.path.join("store")).unwrap();
+    let store = open(&disk.path.join("store")).unwrap();
     let held = grant(&store, &name("first"), TTL).unwrap();
     let mut granted = Vec::new();
     let error = (0..10_000)
@@ -30,14 +35,14 @@ fn a_full_disk_refuses_grants_clearly_and_recovers() {
             }
             None
         })
-        .expect("1 MiB did not become full");
+        .expect("4 MiB did not become full");
     assert_eq!(error.1.code(), Code::RetriesExhausted, "{}", error.1.chain());
     assert!(error.1.to_string().contains("free space"), "{}", error.1);
     assert!(store.holder(&error.0, soon()).unwrap().is_none(), "a failed grant was written");
     assert!(store.holder(&name("first"), soon()).unwrap().is_some(), "a held lock was lost");
     // Even a release needs free space. Without it, the leases have to expire. Here the disk grows instead.
     assert!(
-        Command::new("mount").args(["-o", "remount,size=4m"]).arg(&disk.path).status().unwrap().success()
+        Command::new("mount").args(["-o", "remount,size=16m"]).arg(&disk.path).status().unwrap().success()
     );
     for (name, grant) in &granted {
         assert_eq!(store.release(name, &grant.owner_record, soon()).unwrap(), Released::Freed);
@@ -45,7 +50,40 @@ fn a_full_disk_refuses_grants_clearly_and_recovers() {
     let next = grant(&store, &name("next"), TTL).unwrap();
     assert!(fence(&next) > fence(&held));
     drop(store);
-    EmbeddedStore::open(&disk.path.join("store")).unwrap();
+    open(&disk.path.join("store")).unwrap();
+}
+
+/// In a store of one user, a part of the file is kept for them. Nothing may be written where the disk has no place: that would
+/// kill the process.
+#[test]
+fn on_a_full_disk_all_that_is_held_can_be_renewed_and_released() {
+    let Some(disk) = SmallDisk::mount("size=8m") else {
+        return skipped("tmpfs", NO_DISK);
+    };
+    let store = EmbeddedStore::open(&disk.path.join("store")).unwrap();
+    let long = |id| name(&format!("{id}-{}", "x".repeat(1000)));
+    let held: Vec<_> = (0..100).map(|id| (long(id), grant(&store, &long(id), TTL).unwrap())).collect();
+    // What other programs write.
+    let filler = disk.path.join("filler");
+    let _ = fs::write(&filler, vec![1; 8 << 20]);
+    let refused = (100..10_000).find_map(|id| attempt(&store, &long(id), TTL).err()).unwrap();
+    assert!(refused.to_string().contains("free space"), "{refused}");
+    let latch = |id| {
+        let (name, by) = (LatchName::new("tests", "dc1", id, NamePolicy::Strict).unwrap(), soon());
+        store.create_latch(&NewLatch { name: &name, count: 1, roster: &[], ttl: TTL, by })
+    };
+    assert!(latch("refused").unwrap_err().to_string().contains("free space"));
+    for round in 1..=3 {
+        for (name, grant) in &held {
+            let renewed = store.renew(name, &grant.owner_record, round * TTL, soon()).unwrap();
+            assert!(renewed.is_some());
+        }
+    }
+    for (name, grant) in &held {
+        assert_eq!(store.release(name, &grant.owner_record, soon()).unwrap(), Released::Freed);
+    }
+    fs::remove_file(filler).unwrap();
+    assert!(grant(&store, &name("a"), TTL).is_some());
 }
 
 #[test]
@@ -85,7 +123,7 @@ fn a_read_only_disk_is_an_error_at_opening_and_harmless_once_it_is_writable_agai
 #[test]
 fn damaged_files_are_an_error_not_a_crash() {
     type Damage = (&'static str, fn(&Path));
-    let damage: [Damage; 4] = [
+    let damage: [Damage; 6] = [
         ("garbage", |file| fs::write(file, vec![0xa5; 64 * 1024]).unwrap()),
         ("cut within the header", |file| {
             File::options().write(true).open(file).unwrap().set_len(100).unwrap()
@@ -93,6 +131,11 @@ fn damaged_files_are_an_error_not_a_crash() {
         ("cut behind the header", |file| {
             File::options().write(true).open(file).unwrap().set_len(8192).unwrap()
         }),
+        ("cut at its end", |file| {
+            let file = File::options().write(true).open(file).unwrap();
+            file.set_len(file.metadata().unwrap().len() - 4096).unwrap();
+        }),
+        ("zeros", |file| fs::write(file, vec![0; 1 << 20]).unwrap()),
         ("empty", |file| File::create(file).unwrap().set_len(0).unwrap()),
     ];
     for (what, damage) in damage {

@@ -5,12 +5,14 @@
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-use std::{env, fs, thread};
+use std::{env, thread};
 
 use dlm::store::{EmbeddedStore, LatchStore, LockStore, NewLatch};
 use dlm::{AwaitOptions, Code, Deadline, Latch, LatchKind, LatchName, Level, LockManager, NamePolicy};
 use dlm_fixtures::role::test_in;
 use dlm_testkit::{LONG, until};
+
+use super::embedded::data_size;
 
 const ROLE: &str = "DLM_TEST_ROLE";
 const DIR: &str = "DLM_TEST_STORE";
@@ -119,12 +121,6 @@ fn expired_latches_nobody_comes_back_to_are_swept_by_later_ones() {
     (500..5_000).for_each(cycle);
     let grown = data_size(&dir.path().join("store"));
     assert!(grown <= 2 * size, "{size} grew to {grown} bytes");
-}
-
-fn data_size(store: &Path) -> u64 {
-    let generation = fs::read_dir(store).unwrap().flatten().map(|entry| entry.path());
-    let generation = generation.into_iter().find(|path| path.is_dir()).unwrap();
-    fs::metadata(generation.join("locks")).unwrap().len()
 }
 
 /// The sweep examines records of locks and latches in turn. It must not delete a latch that has not expired.

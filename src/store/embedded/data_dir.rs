@@ -70,11 +70,13 @@ pub(super) struct DataDir {
     /// `embedded:<directory>`, for messages.
     pub(super) store: String,
     pub(super) access: Access,
+    /// The size at which its file is full.
+    pub(super) limit: usize,
 }
 
 impl DataDir {
     /// Returns the store in the directory `path`. Creates the directory if it is missing.
-    pub(super) fn at(path: &Path, access: Access) -> Result<DataDir> {
+    pub(super) fn at(path: &Path, access: Access, limit: usize) -> Result<DataDir> {
         let _taken = StreamsTaken::new();
         let store = describe(path);
         let unable = |error: io::Error| Error::Connection {
@@ -91,12 +93,12 @@ impl DataDir {
         let dir = path.canonicalize().map_err(unable)?;
         let store = describe(&dir);
         lmdb::check_private(&store, &dir, access)?;
-        Ok(DataDir { dir, store, access })
+        Ok(DataDir { dir, store, access, limit })
     }
 
     /// Returns the store that may exist in `dir`. Creates nothing.
     pub(super) fn found(dir: PathBuf) -> DataDir {
-        DataDir { store: describe(&dir), dir, access: Access::Owner }
+        DataDir { store: describe(&dir), dir, access: Access::Owner, limit: lmdb::LIMIT }
     }
 
     /// Returns the directory of this boot's generation, if it exists.
@@ -267,9 +269,9 @@ impl DataDir {
             self.write_file(&clock, &boot::clock_offset())
                 .map_err(|error| self.unable("writing a file in it", error))?;
         }
-        turn.fill(&self.store, dir, self.access, Header::KEY, || {
+        turn.fill(&self.store, dir, self.access, self.limit, Header::KEY, |engine| {
             let (fence, limit) = self.reserve_fences()?;
-            Ok(Header { fence, limit, swept: Vec::new() }.encode())
+            Ok(Header { engine, fence, limit, swept: Vec::new() }.encode())
         })
     }
 
@@ -528,7 +530,7 @@ mod tests {
 
     fn data_dir() -> (tempfile::TempDir, DataDir) {
         let dir = tempfile::tempdir().unwrap();
-        let data_dir = DataDir::at(&dir.path().join("store"), Access::Owner).unwrap();
+        let data_dir = DataDir::at(&dir.path().join("store"), Access::Owner, lmdb::LIMIT).unwrap();
         (dir, data_dir)
     }
 

@@ -7,11 +7,14 @@
 //! | mark of a lease that dies with its process | `1`, the liveness file's id (16), device and inode (8 each) |
 //! | mark of a base | `2`, the code of the mode in which its holder holds the lock |
 //! | no mark | nothing |
-//! | header | version `1`, fence, limit (8 each), sweep key (the rest) |
+//! | header | version `1` or `2`, fence, limit (8 each), sweep key (the rest) |
 //!
 //! Versions of this library without marks ignore what is after the holder. To them a marked lease ends with its TTL. If
 //! they write the record again, it has no mark, and to all versions the lease ends with its TTL. So a mark needs no new
 //! version. A later version may append to a mark, or use another first byte: this version then sees no mark.
+//!
+//! **The header has version `2`** if transactions change the file through the memory map. Versions of this library that write it
+//! by write(2) alone cannot read the header, and refuse the store.
 //!
 //! **A base** is the record of a lock that is held in another mode than exclusive. It describes the hold that ends last, and
 //! its owner token is that of nobody: see `hold_codec`. Versions without modes see no mark, so to them it is an exclusive
@@ -26,8 +29,10 @@ use crate::names::holder::{Holder, Identity};
 use crate::names::mode::Mode;
 use crate::names::owner::{OwnerRecord, OwnerToken};
 use crate::runtime::time::{Deadline, Moment};
+use crate::store::embedded::lmdb::Engine;
 
 const VERSION: u8 = 1;
+const VERSION_MAPPED: u8 = 2;
 const MARKED: u8 = 1;
 const BASE: u8 = 2;
 
@@ -54,6 +59,7 @@ pub(super) type DeadHolder = (Record, DeathProof);
 /// The state of the whole store.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Header {
+    pub(super) engine: Engine,
     /// The last fence of all locks.
     pub(super) fence: u64,
     /// The highest fence that the fence-floor file reserves. No fence may be above it.
@@ -68,7 +74,10 @@ impl Header {
 
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(17 + self.swept.len());
-        out.push(VERSION);
+        out.push(match self.engine {
+            Engine::Calls => VERSION,
+            Engine::Map => VERSION_MAPPED,
+        });
         out.extend_from_slice(&self.fence.to_be_bytes());
         out.extend_from_slice(&self.limit.to_be_bytes());
         out.extend_from_slice(&self.swept);
@@ -76,10 +85,15 @@ impl Header {
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Option<Header> {
-        let rest = bytes.strip_prefix(&[VERSION])?;
+        let (version, rest) = bytes.split_first()?;
+        let engine = match *version {
+            VERSION => Engine::Calls,
+            VERSION_MAPPED => Engine::Map,
+            _ => return None,
+        };
         let (fence, rest) = number(rest)?;
         let (limit, swept) = number(rest)?;
-        Some(Header { fence, limit, swept: swept.to_vec() })
+        Some(Header { engine, fence, limit, swept: swept.to_vec() })
     }
 }
 
@@ -258,18 +272,21 @@ mod tests {
         let mut bytes = sample().encode();
         bytes[0] = 2;
         assert_eq!(Record::decode(&bytes), None);
-        let mut bytes = Header { fence: 1, limit: 2, swept: vec![3] }.encode();
-        bytes[0] = 2;
+        let mut bytes = Header { engine: Engine::Map, fence: 1, limit: 2, swept: vec![3] }.encode();
+        assert_ne!(bytes[0], VERSION, "versions that know one engine would read it");
+        bytes[0] = 3;
         assert_eq!(Header::decode(&bytes), None);
     }
 
     #[test]
     fn the_ledger_is_read_back_and_a_cut_one_is_refused() {
-        let header = Header { fence: 1 << 60, limit: u64::MAX, swept: b"XDC#a#b".to_vec() };
-        let bytes = header.encode();
-        assert_eq!(Header::decode(&bytes), Some(header));
-        for cut in 0..17 {
-            assert_eq!(Header::decode(&bytes[..cut]), None, "cut at {cut}");
+        for engine in [Engine::Calls, Engine::Map] {
+            let header = Header { engine, fence: 1 << 60, limit: u64::MAX, swept: b"XDC#a#b".to_vec() };
+            let bytes = header.encode();
+            assert_eq!(Header::decode(&bytes), Some(header));
+            for cut in 0..17 {
+                assert_eq!(Header::decode(&bytes[..cut]), None, "cut at {cut}");
+            }
         }
     }
 

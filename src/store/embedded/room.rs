@@ -20,12 +20,13 @@ use crate::error::{Error, Result};
 use crate::names::diagnostic::Diagnostic;
 use crate::runtime::sync::real::TimedMutex;
 use crate::runtime::time::{Deadline, Moment};
-use crate::store::embedded::lmdb::{Environment, Fault, TxnEnd, Writer, is_full};
+use crate::store::embedded::lmdb::{Environment, Fault, TxnEnd, Writer, is_disk_full, is_full};
 
 /// Number of records that the first transaction checks which only deletes. Each page that it changes needs a free one.
 const CHECKED_FIRST: usize = 16;
-/// Number of records that one transaction checks at most. It takes about a millisecond.
-const CHECKED_AT_ONCE: usize = 2000;
+/// Number of records that one transaction checks at most. It takes a tenth of a millisecond. Each of them that is deleted may take
+/// pages.
+const CHECKED_AT_ONCE: usize = 200;
 /// Longest time that one call spends on deleting.
 const DELETE_FOR: Duration = Duration::from_secs(2);
 /// If nothing more can be deleted, nobody of this process looks again before this time.
@@ -173,7 +174,7 @@ impl RoomState {
                     rounds += u32::from(is_round);
                     at_once = (2 * at_once).min(CHECKED_AT_ONCE);
                 }
-                Err(error) if is_full(&error) && at_once > 1 => at_once = (at_once / 4).max(1),
+                Err(error) if has_no_room(&error) && at_once > 1 => at_once = (at_once / 4).max(1),
                 Err(error) => {
                     log::debug!("{}", error.chain());
                     return;
@@ -202,12 +203,19 @@ impl RoomState {
     }
 }
 
+fn has_no_room(error: &Error) -> bool {
+    is_full(error) || is_disk_full(error)
+}
+
 /// Returns how the transaction ends after a change. `None` if the file has too little room for it.
 fn within<T>(
     room: Room,
     end: ChangeResult<TxnEnd<T>>,
     writer: &Writer<'_>,
 ) -> Result<TxnEnd<Option<Result<T>>>, Fault> {
+    if room != Room::Held && matches!(end, Ok(TxnEnd::Commit(_))) {
+        writer.keep_reserve()?;
+    }
     Ok(match end {
         Ok(TxnEnd::Commit(_)) if writer.percent()? > room.percent_max() => TxnEnd::Abandon(None),
         Ok(TxnEnd::Commit(answer)) => TxnEnd::Commit(Some(Ok(answer))),

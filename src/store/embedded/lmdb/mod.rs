@@ -6,6 +6,7 @@
 
 mod dir_lock;
 mod group_commit;
+mod mapped_file;
 mod ofd_lock;
 mod private;
 mod reader_table;
@@ -31,9 +32,10 @@ use heed::{CommitOrAbort, EnvFlags, EnvOpenOptions, MdbError, WithoutTls};
 use rustix::io::{FdFlags, fcntl_setfd};
 
 use self::group_commit::{CommitBatch, EAGER_LOOKS, Entry, Made, Queued, Woken};
+use self::mapped_file::MappedFile;
 use self::private::FileId;
 use self::reader_table::ReaderTable;
-use self::transaction::RecordsDatabase;
+use self::transaction::{FileRoom, RecordsDatabase};
 use self::writer_lock::{WriterGuard, WriterLock, WriterTurn};
 use crate::error::{Cause, Error, Result};
 use crate::runtime::process::descriptors::StreamsTaken;
@@ -44,6 +46,7 @@ use crate::runtime::sync::real::{RwLock, TimedGuard, TimedMutex};
 use crate::runtime::time::{self, Deadline};
 
 pub(crate) use self::dir_lock::DirLock;
+pub(crate) use self::mapped_file::Engine;
 pub(crate) use self::ofd_lock::OfdLock;
 pub(crate) use self::private::{Access, check_private};
 pub(crate) use self::transaction::{Fault, Reader, TxnEnd, Writer};
@@ -125,6 +128,8 @@ struct Opened {
     env: heed::Env<WithoutTls>,
     records: RecordsDatabase,
     limit: usize,
+    /// `None` if transactions are written by write(2).
+    mapped: Option<MappedFile>,
 }
 
 /// Returns whether `dir` has all files of an environment. Opening the environment would create missing files.
@@ -169,14 +174,15 @@ impl Turn {
     }
 
     /// Creates the files of an environment that `dir` lacks. If there is no record `key`, creates it with the value that
-    /// `value` returns. No other process uses the files.
+    /// `value` returns for how the file is changed. No other process uses the files.
     pub(crate) fn fill(
         &self,
         store: &str,
         dir: &Path,
         access: Access,
+        limit: usize,
         key: &[u8],
-        value: impl FnOnce() -> Result<Vec<u8>>,
+        value: impl FnOnce(Engine) -> Result<Vec<u8>>,
     ) -> Result<()> {
         let unable = |source: Cause| {
             let what = format!("its files cannot be created in {dir:?}: check permissions and free space");
@@ -201,18 +207,28 @@ impl Turn {
         }
         let data = dir.join(DATA_FILE);
         // LMDB would create it with a mode that depends on the umask, and could then not open it a second time.
-        if !data.exists() {
+        let is_new = !data.exists();
+        if is_new {
             file(DATA_FILE, &[]).map_err(|error| unable(error.into()))?;
         }
         // LMDB initialises the lock file here, because nobody else has it open. It never does so again.
-        let opened = open_file(&data, LIMIT).map_err(|fault| unable(fault.into()))?;
+        let open = || {
+            let table = File::options().read(true).write(true).open(dir.join(LOCK_FILE))?;
+            if is_new && Engine::for_new(dir, access, map_size(limit) as u64) == Engine::Map {
+                let page_size = open_env(&data, limit, Engine::Map)?.0.unnamed_database_stat().page_size;
+                MappedFile::create(&data, u64::from(page_size))?;
+            }
+            open_file(&data, &table, limit)
+        };
+        let opened = open();
+        let opened = opened.map_err(|fault| unable(fault.into()))?;
         let look = |reader: &Reader<'_>| Ok(reader.get(key)?.is_some());
-        if !opened.read(&look).map_err(|fault| unable(fault.into()))? {
-            let value = value()?;
+        if opened.read(&look).map_err(|fault| unable(fault.into()))? != Some(true) {
+            let value = value(opened.engine())?;
             let put = || {
-                let mut txn = opened.env.write_txn()?;
-                opened.records.put(&mut txn, key, &value)?;
-                txn.commit()
+                let mut writer = opened.writer()?;
+                writer.put(key, &value)?;
+                opened.commit(writer)
             };
             put().map_err(|fault| unable(fault.into()))?;
         }
@@ -255,8 +271,23 @@ impl Environment {
         inner.check_process()?;
         let mut tries = 1;
         loop {
-            let fault = match inner.open.read().as_ref().map(|opened| opened.read(&look)) {
-                Some(Ok(answer)) => return Ok(answer),
+            // In a statement of its own, because the lock is not held below.
+            let read = inner.open.read().as_ref().map(|opened| opened.read(&look));
+            let fault = match read {
+                Some(Ok(Some(answer))) => return Ok(answer),
+                // A writer is about to end its commit, or was stopped or killed there.
+                Some(Ok(None)) if tries < READ_TRIES => {
+                    thread::yield_now();
+                    tries += 1;
+                    continue;
+                }
+                Some(Ok(None)) if by.passed() => return Err(inner.still_writing()),
+                Some(Ok(None)) => {
+                    if !inner.undo_unfinished()? {
+                        time::sleep(Duration::from_millis(1).min(by.remaining()));
+                    }
+                    continue;
+                }
                 Some(Err(fault)) => fault,
                 None => NOT_OPEN,
             };
@@ -316,6 +347,11 @@ impl Environment {
         let open = self.inner().open.read();
         let env = &open.as_ref().unwrap().env;
         (env.info().last_page_number + 1) * env.unnamed_database_stat().page_size as usize
+    }
+
+    /// Returns how the file is changed. `None` if it is not open.
+    pub(crate) fn engine(&self) -> Option<Engine> {
+        self.inner().open.read().as_ref().map(Opened::engine)
     }
 
     /// Returns the size that the file may have, in bytes.
@@ -400,12 +436,15 @@ impl EnvironmentInner {
         let _guard = turn.enter(by).map_err(|error| unable(error.into()))?.ok_or_else(stuck)?;
         self.reader_table.lend_reader_byte().map_err(|error| unable(error.into()))?;
         let open = || {
-            let opened = match open_file(&self.dir.join(DATA_FILE), self.limit) {
+            let opened = match open_file(&self.dir.join(DATA_FILE), self.reader_table.file(), self.limit) {
                 Err(Fault::EnvAlreadyOpened) => self.open_alias(),
                 opened => opened,
             };
             opened.map_err(|fault| match fault {
                 Fault::Io(error) if is_pid_taken(&error) => pid_taken(&self.store),
+                Fault::Io(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    self.damaged("its file was truncated", Some(error.into()))
+                }
                 Fault::Io(error) => unable(error.into()),
                 fault => self.failed("opening", fault),
             })
@@ -438,7 +477,7 @@ impl EnvironmentInner {
             let _ = fs::remove_file(alias);
             fs::hard_link(name, alias)?;
         }
-        let opened = open_file(&names[0].1, self.limit);
+        let opened = open_file(&names[0].1, self.reader_table.file(), self.limit);
         for (_, alias) in &names {
             let _ = fs::remove_file(alias);
         }
@@ -615,8 +654,7 @@ impl EnvironmentInner {
     /// Makes the changes in one transaction. Returns `false` if nothing has happened, and an error if they may have been
     /// made.
     fn make_together(&self, opened: &Opened, batch: &[Arc<dyn Queued>]) -> Result<bool, Fault> {
-        let Ok(txn) = opened.env.write_txn() else { return Ok(false) };
-        let mut writer = Writer::new(txn, opened.records, self.limit);
+        let Ok(mut writer) = opened.writer() else { return Ok(false) };
         let mut has_changed = false;
         for change in batch {
             let before = writer.changes();
@@ -629,7 +667,7 @@ impl EnvironmentInner {
         if !has_changed {
             return Ok(true);
         }
-        match writer.commit() {
+        match opened.commit(writer) {
             Ok(()) => Ok(true),
             Err(fault) if opened.is_hosed() => Err(fault),
             Err(_) => Ok(false),
@@ -650,11 +688,10 @@ impl EnvironmentInner {
             let hosed = matches!(fault, Fault::Mdb(MdbError::Panic));
             (self.failed("writing", fault), hosed)
         };
-        let txn = opened.env.write_txn().map_err(refused)?;
-        let mut writer = Writer::new(txn, opened.records, self.limit);
+        let mut writer = opened.writer().map_err(refused)?;
         match change(&mut writer).map_err(refused)? {
             TxnEnd::Abandon(answer) => Ok(answer),
-            TxnEnd::Commit(answer) => match writer.commit() {
+            TxnEnd::Commit(answer) => match opened.commit(writer) {
                 Ok(()) => Ok(answer),
                 Err(fault) => Err(self.failed_commit(opened, fault)),
             },
@@ -683,6 +720,17 @@ impl EnvironmentInner {
             }),
             Err(error) => Err(exhausted("its file `gate` cannot be checked", Some(error.into()))),
         }
+    }
+
+    /// Undoes what a writer has left that was killed in its commit. Returns `false` if somebody is writing.
+    fn undo_unfinished(&self) -> Result<bool> {
+        let unable = |fault| self.failed("reading", fault);
+        let Some(turn) = self.writer_lock.try_turn() else { return Ok(false) };
+        let _quiet = NoSignal::file_size();
+        let guard = turn.enter(Deadline::after(Duration::ZERO)).map_err(|error| unable(Fault::Io(error)))?;
+        let Some(_guard) = guard else { return Ok(false) };
+        self.open.read().as_ref().map_or(Ok(()), Opened::undo_unfinished).map_err(unable)?;
+        Ok(true)
     }
 
     fn still_writing(&self) -> Error {
@@ -755,28 +803,116 @@ impl EnvironmentInner {
 }
 
 impl Opened {
-    fn read<T>(&self, look: &impl Fn(&Reader<'_>) -> Result<T, Fault>) -> Result<T, Fault> {
-        let txn = self.env.read_txn()?;
-        look(&Reader::new(&txn, self.records, self.limit))
+    fn engine(&self) -> Engine {
+        if self.mapped.is_some() { Engine::Map } else { Engine::Calls }
     }
 
-    /// Whether LMDB may have marked the environment. With a full reader table it is not known.
+    /// Returns `None` if another process ends a transaction at this moment, or was killed there.
+    fn read<T>(&self, look: &impl Fn(&Reader<'_>) -> Result<T, Fault>) -> Result<Option<T>, Fault> {
+        let complete = self.mapped.as_ref().map(MappedFile::complete);
+        let txn = match self.env.read_txn() {
+            // It found the number of the last page half written.
+            Err(Fault::Mdb(MdbError::MapResized)) if complete.is_some() => return Ok(None),
+            txn => txn?,
+        };
+        if let (Some(mapped), Some(complete)) = (&self.mapped, complete)
+            && !mapped.is_usable(txn.id() as u64, complete)
+        {
+            return Ok(None);
+        }
+        look(&Reader::new(&txn, self.records, self.limit)).map(Some)
+    }
+
+    /// Begins a transaction. The caller is the only writer.
+    fn writer(&self) -> Result<Writer<'_>, Fault> {
+        let Some(mapped) = &self.mapped else {
+            return Ok(Writer::new(self.env.write_txn()?, self.records, self.limit, None));
+        };
+        self.undo_unfinished()?;
+        let txn = self.env.write_txn()?;
+        if txn.id() as u64 != mapped.complete() + 1 {
+            return Err(Fault::Mdb(MdbError::BadTxn));
+        }
+        let pages = self.env.info().last_page_number as u64 + 1;
+        Ok(Writer::new(txn, self.records, self.limit, Some(FileRoom::new(mapped, pages))))
+    }
+
+    /// Undoes what a writer has left that was killed in its commit. The caller is the only writer.
+    fn undo_unfinished(&self) -> Result<(), Fault> {
+        let Some(mapped) = self.mapped.as_ref().filter(|mapped| mapped.is_unfinished()) else {
+            return Ok(());
+        };
+        // For LMDB's mutex. The transaction may begin with what was left, and is not used.
+        let _txn = match self.env.write_txn() {
+            Err(Fault::Mdb(MdbError::MapResized)) => None,
+            txn => Some(txn?),
+        };
+        Ok(mapped.undo_unfinished()?)
+    }
+
+    /// Makes the changes of a transaction. The caller is still the only writer.
+    fn commit(&self, writer: Writer<'_>) -> Result<(), Fault> {
+        let Some(mapped) = &self.mapped else { return writer.commit() };
+        let txn = writer.id();
+        mapped.begin(txn);
+        if let Err(fault) = writer.commit() {
+            // If this fails, the next writer does it.
+            let _ = self.undo_unfinished();
+            return Err(fault);
+        }
+        if mapped.end(txn) {
+            return Ok(());
+        }
+        let what = "the lock on its file `gate` was lost, so another process has undone the change";
+        Err(Fault::Io(io::Error::other(what)))
+    }
+
+    /// Whether LMDB may have marked the environment. With a full reader table it is not known. A file that is changed through
+    /// the memory map has no write that could fail.
     fn is_hosed(&self) -> bool {
-        self.env.read_txn().is_err()
+        self.mapped.is_none() && self.env.read_txn().is_err()
     }
 }
 
-/// Opens or creates the environment with the data file `path`.
-fn open_file(path: &Path, limit: usize) -> Result<Opened, Fault> {
+/// Returns the size of the map for a file that is full at `limit`.
+fn map_size(limit: usize) -> usize {
+    limit + RESERVE_LEAST.max(limit / RESERVE_PART)
+}
+
+/// Opens or creates the environment with the data file `path` and its lock table. The caller is the only writer.
+fn open_file(path: &Path, table: &File, limit: usize) -> Result<Opened, Fault> {
+    let mapped = MappedFile::open(path, table, map_size(limit) as u64)?;
+    let engine = if mapped.is_some() { Engine::Map } else { Engine::Calls };
+    let (env, records) = open_env(path, limit, engine)?;
+    let opened = Opened { env, records, limit, mapped };
+    opened.undo_unfinished()?;
+    if let Some(mapped) = &opened.mapped {
+        // Otherwise LMDB has its numbers at other places than `mapped_file`.
+        let (complete, last) = (mapped.complete(), opened.env.info().last_txn_id as u64);
+        if complete != last || !mapped.has_completed(last) {
+            return Err(Fault::Mdb(MdbError::VersionMismatch));
+        }
+    }
+    Ok(opened)
+}
+
+fn open_env(
+    path: &Path,
+    limit: usize,
+    engine: Engine,
+) -> Result<(heed::Env<WithoutTls>, RecordsDatabase), Fault> {
     // Read transactions without thread-local storage need a reader slot only while they run. Thousands of waiting
     // threads need no slots, and a thread that ends leaves none behind.
     let mut options = EnvOpenOptions::new().read_txn_without_tls();
-    options.map_size(limit + RESERVE_LEAST.max(limit / RESERVE_PART));
+    options.map_size(map_size(limit));
+    let mut flags = EnvFlags::NO_SUB_DIR | EnvFlags::NO_SYNC | EnvFlags::NO_READ_AHEAD;
+    flags.set(EnvFlags::WRITE_MAP, engine == Engine::Map);
     // SAFETY: `heed` warns of flags that endanger the integrity of the file. These flags do not:
     // * NO_SYNC: after a crash of the machine (not of a process) the file may be damaged. It is never opened again
     //   then, because the store keeps it in a directory named after the boot of the machine.
-    // * NO_SUB_DIR and NO_READ_AHEAD change only names and read-ahead. NO_LOCK and WRITE_MAP are off.
-    unsafe { options.flags(EnvFlags::NO_SUB_DIR | EnvFlags::NO_SYNC | EnvFlags::NO_READ_AHEAD) };
+    // * WRITE_MAP lets wild pointers of this process reach the file, and needs what `mapped_file` keeps.
+    // * NO_SUB_DIR and NO_READ_AHEAD change only names and read-ahead. NO_LOCK is off.
+    unsafe { options.flags(flags) };
     // SAFETY: the map is sound while only LMDB, under LMDB's locks, changes the file.
     // * Other users do not change it: both callers in this file have checked with `check_private` that the
     //   directory is ours, that no other user may write it, and that it is not on a network file system, where
@@ -803,13 +939,19 @@ fn open_file(path: &Path, limit: usize) -> Result<Opened, Fault> {
         .flatten();
     // The unnamed database is part of every environment.
     let records = records.ok_or(Fault::Mdb(MdbError::Invalid))?;
-    Ok(Opened { env, records, limit })
+    Ok((env, records))
 }
 
 /// Returns whether a change was refused because the file has reached its limit.
 pub(crate) fn is_full(error: &Error) -> bool {
     let Error::RetriesExhausted { source: Some(source), .. } = error else { return false };
     matches!(source.downcast_ref(), Some(Fault::Mdb(MdbError::MapFull)))
+}
+
+/// Returns whether a change was refused because the disk is full.
+pub(crate) fn is_disk_full(error: &Error) -> bool {
+    let Error::RetriesExhausted { source: Some(source), .. } = error else { return false };
+    matches!(source.downcast_ref(), Some(Fault::Io(error)) if error.kind() == io::ErrorKind::StorageFull)
 }
 
 fn cannot_use(store: &str, dir: &Path, error: io::Error) -> Error {

@@ -43,6 +43,10 @@ impl ReaderTable {
         Ok(OfdLock::Exclusive.try_set(&file, SEATS + pid, 1)?.then_some(ReaderTable { file, pid }))
     }
 
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
     /// Keeps others from initialising the file. Waits until `by` for one that does it at this moment: a version of this
     /// library without a `ReaderTable`, or a process that was killed and has not released all its locks yet.
     pub(super) fn keep_initialised(&self, by: Deadline) -> io::Result<()> {

@@ -1,6 +1,6 @@
 //! Tests that need a process that may fork.
 
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::time::Duration;
 
 use super::*;
@@ -10,6 +10,9 @@ use crate::names::lock_name::{Level, LockName, NamePolicy};
 use crate::names::owner::OwnerRecord;
 use crate::store::{Acquired, Attempt, EmbeddedStore, LockStore, Released};
 use crate::testing::fork::{alone, in_forked_child};
+use crate::testing::kills::killed_after;
+#[cfg(target_arch = "x86_64")]
+use crate::testing::kills::{End, killed_at_change};
 use crate::testing::patience::LONG;
 
 /// Where LMDB's lock table has the readers, 64 bytes each: the number of the transaction, that of the process, and that
@@ -171,11 +174,251 @@ fn readers_that_a_killed_process_left_are_not_taken_for_those_of_its_successor()
     table.write_all_at(&reader, READERS_AT).unwrap();
     drop(table);
     let store = EmbeddedStore::open(dir.path()).unwrap();
-    let size = || fs::metadata(generation(dir.path()).join(DATA_FILE)).unwrap().len();
+    let size = || store.environment.size();
     let before = size();
     for _ in 0..200 {
         let held = acquire(&store, "a").unwrap().unwrap();
         store.release(&name("a"), &held, soon()).unwrap();
     }
     assert!(size() < before + (1 << 20), "no page was used again: {before} became {}", size());
+}
+
+/// Both records always have the same value.
+const PAIR: [&[u8]; 2] = [b"one of two", b"two of two"];
+
+fn put_pair(store: &EmbeddedStore, value: u64) {
+    let put = |writer: &mut Writer<'_>| {
+        PAIR.iter().try_for_each(|key| writer.put(key, &value.to_be_bytes()))?;
+        Ok(TxnEnd::Commit(()))
+    };
+    store.environment.write(soon(), put).unwrap();
+}
+
+fn pair(store: &EmbeddedStore) -> u64 {
+    let read = store
+        .environment
+        .read(soon(), |reader| Ok(PAIR.map(|key| reader.get(key).unwrap().map(|value| value.to_owned()))));
+    let [one, two] = read.unwrap().map(|value| u64::from_be_bytes(value.unwrap().try_into().unwrap()));
+    assert_eq!(one, two, "half of a transaction has happened");
+    one
+}
+
+/// A store whose file is changed through the memory map, with its data file and its lock table. Its last transactions have put the
+/// values 1 and 2. `None` if files are not changed so here.
+fn mapped_store() -> Option<(tempfile::TempDir, File, File)> {
+    let dir = tempfile::tempdir().unwrap();
+    let store = EmbeddedStore::open(dir.path()).unwrap();
+    if store.environment.engine() != Some(Engine::Map) {
+        eprintln!("*** SKIPPED: the folder for temporary files is not on ext4 or tmpfs");
+        return None;
+    }
+    put_pair(&store, 1);
+    put_pair(&store, 2);
+    let open = |name| File::options().read(true).write(true).open(generation(dir.path()).join(name)).unwrap();
+    let (data, table) = (open(DATA_FILE), open(LOCK_FILE));
+    Some((dir, data, table))
+}
+
+/// Where a data file and a lock table have what a commit changes. `mapped_file` has the same numbers.
+const MARK_AT: u64 = 2048;
+const STATE_AT: u64 = MARK_AT + 8;
+const PAGE_SIZE_AT: u64 = MARK_AT + 24;
+const TXN_AT: u64 = 0x90;
+const LAST_TXN_AT: u64 = 8;
+
+fn number_at(file: &File, at: u64) -> u64 {
+    let mut bytes = [0; 8];
+    file.read_exact_at(&mut bytes, at).unwrap();
+    u64::from_ne_bytes(bytes)
+}
+
+fn set(file: &File, at: u64, number: u64) {
+    file.write_all_at(&number.to_ne_bytes(), at).unwrap();
+}
+
+/// The place of the number in the page that completes this transaction.
+fn number_of(data: &File, txn: u64) -> u64 {
+    txn % 2 * number_at(data, PAGE_SIZE_AT) + TXN_AT
+}
+
+/// What a killed process can have left of a commit. The compiler chooses in which order LMDB writes the page that completes it, so
+/// the number may be there although all else is still that of the transaction before the last one.
+#[test]
+fn nobody_sees_a_commit_that_a_killed_process_left_half_made_and_the_next_one_undoes_it() {
+    type Step = fn(&File, &File, u64);
+    let steps: [Step; 4] = [
+        |data, _, txn| set(data, STATE_AT, (txn - 1) * 4 + 1),
+        |data, _, txn| set(data, number_of(data, txn), 0),
+        |data, _, txn| set(data, number_of(data, txn), txn),
+        |_, table, txn| set(table, LAST_TXN_AT, txn),
+    ];
+    let undoing: Step = |data, _, txn| set(data, STATE_AT, (txn - 1) * 4 + 2);
+    for (made, undo) in (1..=steps.len()).flat_map(|made| [(made, false), (made, true)]) {
+        for next in ["reads", "writes", "opens"] {
+            let Some((dir, data, table)) = mapped_store() else { return };
+            let mut open = (next != "opens").then(|| EmbeddedStore::open(dir.path()).unwrap());
+            let txn = number_at(&table, LAST_TXN_AT) + 1;
+            steps[..made].iter().for_each(|step| step(&data, &table, txn));
+            if undo {
+                undoing(&data, &table, txn);
+            }
+            let store = open.take().unwrap_or_else(|| EmbeddedStore::open(dir.path()).unwrap());
+            if next == "writes" {
+                put_pair(&store, 3);
+            }
+            assert_eq!(pair(&store), if next == "writes" { 3 } else { 2 }, "{made} steps, then one {next}");
+            for value in 4..9 {
+                put_pair(&store, value);
+                assert_eq!(pair(&store), value, "{made} steps, then one {next}");
+            }
+            assert_eq!(number_at(&data, STATE_AT), number_at(&table, LAST_TXN_AT) * 4);
+        }
+    }
+}
+
+/// A reader may be stopped between the moment at which LMDB gives it a transaction and the one at which it looks whether that
+/// is complete. Meanwhile the page may be written anew.
+#[test]
+fn a_reader_uses_a_transaction_only_if_it_was_complete_before_and_its_page_is_still_there() {
+    let Some((dir, data, table)) = mapped_store() else { return };
+    let store = EmbeddedStore::open(dir.path()).unwrap();
+    let open = store.environment.inner().open.read();
+    let opened = open.as_ref().unwrap();
+    let mapped = opened.mapped.as_ref().unwrap();
+    let last = number_at(&table, LAST_TXN_AT);
+    let before = mapped.complete();
+    assert_eq!(before, last);
+    assert!(mapped.is_usable(last, before) && mapped.is_usable(last - 1, before));
+    mapped.begin(last + 1);
+    assert!(mapped.is_usable(last, before), "the one before stays in use");
+    assert!(!mapped.is_usable(last - 1, before), "its page is written anew");
+    set(&data, number_of(&data, last + 1), last + 1);
+    assert!(!mapped.is_usable(last + 1, mapped.complete()), "it is being committed");
+    opened.undo_unfinished().unwrap();
+    assert!(!mapped.is_usable(last + 1, mapped.complete()), "it was undone");
+    mapped.begin(last + 1);
+    set(&data, number_of(&data, last + 1), last + 1);
+    assert!(mapped.end(last + 1));
+    assert!(!mapped.is_usable(last + 1, before), "it was not complete when the reader began with its number");
+    assert!(mapped.is_usable(last + 1, mapped.complete()));
+}
+
+/// Anything in a process that closes the file `gate` frees its lock. Then another process may take a commit for one that was left.
+#[test]
+fn a_commit_that_was_taken_for_one_of_a_killed_process_is_told_as_not_made() {
+    let Some((dir, data, table)) = mapped_store() else { return };
+    let store = EmbeddedStore::open(dir.path()).unwrap();
+    let undone = store.environment.write(soon(), |writer| {
+        let value = 3_u64.to_be_bytes();
+        PAIR.iter().try_for_each(|key| writer.put(key, &value))?;
+        Ok(TxnEnd::Commit(()))
+    });
+    undone.unwrap();
+    // As if its writer had not ended it yet.
+    let txn = number_at(&table, LAST_TXN_AT);
+    set(&data, STATE_AT, (txn - 1) * 4 + 1);
+    put_pair(&store, 4);
+    assert_eq!(pair(&store), 4);
+    let open = store.environment.inner().open.read();
+    let mapped = open.as_ref().unwrap().mapped.as_ref().unwrap();
+    assert!(!mapped.end(txn), "it has ended what another process has undone");
+    assert_eq!(mapped.complete(), txn, "the next one has the same number");
+}
+
+/// Kills a process at each of its stores to what a commit changes, one after the other.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_process_killed_at_any_store_of_a_commit_leaves_all_of_it_or_nothing() {
+    if !alone() {
+        return;
+    }
+    let Some((dir, data, table)) = mapped_store() else { return };
+    let look = || {
+        let (pages, head) = (2 * number_at(&data, PAGE_SIZE_AT) as usize, 16);
+        let mut seen = vec![0; pages + head];
+        let (pages, head) = seen.split_at_mut(pages);
+        data.read_exact_at(pages, 0).unwrap();
+        table.read_exact_at(head, 0).unwrap();
+        seen
+    };
+    let mut last = 2;
+    let mut happened = Vec::new();
+    loop {
+        let value = last + 1;
+        let end = killed_at_change(
+            happened.len() + 1,
+            look,
+            || EmbeddedStore::open(dir.path()).unwrap(),
+            |store| put_pair(&store, value),
+        );
+        if end == End::Refused {
+            return eprintln!("*** SKIPPED: this system does not allow to trace a process");
+        }
+        let store = EmbeddedStore::open(dir.path()).unwrap();
+        let found = pair(&store);
+        assert!(
+            found == last || found == value,
+            "{found} after {last}, killed at store {}",
+            happened.len() + 1
+        );
+        if end == End::Done {
+            assert_eq!(found, value);
+            break;
+        }
+        happened.push(found == value);
+        put_pair(&store, value + 1);
+        assert_eq!(pair(&store), value + 1);
+        last = value + 1;
+    }
+    // The note, the number cleared, some words of LMDB's, and the note that it is complete.
+    assert!(happened.len() > 5, "{} stores were seen", happened.len());
+    let before_the_last = &happened[..happened.len() - 1];
+    assert!(!before_the_last.contains(&true), "it has happened before its last store: {happened:?}");
+}
+
+#[test]
+fn processes_killed_at_random_moments_leave_all_of_a_change_or_nothing() {
+    if !alone() {
+        return;
+    }
+    let Some((dir, ..)) = mapped_store() else { return };
+    let mut last = 2;
+    for round in 0..1_000 {
+        killed_after(Duration::from_micros(fastrand::u64(1_000..4_000)), || {
+            let store = EmbeddedStore::open(dir.path()).unwrap();
+            (last + 1..u64::MAX).for_each(|value| put_pair(&store, value));
+        });
+        let store = EmbeddedStore::open(dir.path()).unwrap();
+        let found = pair(&store);
+        assert!(found >= last, "round {round}: {found} after {last}");
+        last = found;
+    }
+}
+
+/// Until a machine starts again, its store stays as it was made.
+#[test]
+fn a_store_that_is_written_by_calls_is_used_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    drop(EmbeddedStore::open_group(&path).unwrap());
+    let set = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    set(&path, 0o700);
+    set(&generation(&path), 0o700);
+    let store = EmbeddedStore::open(&path).unwrap();
+    assert_eq!(store.environment.engine(), Some(Engine::Calls));
+    let held = acquire(&store, "a").unwrap().unwrap();
+    drop(store);
+    let store = EmbeddedStore::open(&path).unwrap();
+    assert!(acquire(&store, "a").unwrap().is_none());
+    assert_eq!(store.release(&name("a"), &held, soon()).unwrap(), Released::Freed);
+}
+
+/// The header says how the file is changed. If the mark in the file says something else, one of them is damaged.
+#[test]
+fn a_store_whose_mark_is_gone_is_refused() {
+    let Some((dir, data, _)) = mapped_store() else { return };
+    data.write_all_at(&[0; 8], MARK_AT).unwrap();
+    let refused = EmbeddedStore::open(dir.path()).unwrap_err();
+    assert_eq!(refused.code(), Code::InternalError, "{refused}");
+    assert!(refused.to_string().contains("header"), "{refused}");
 }

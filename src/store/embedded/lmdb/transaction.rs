@@ -3,6 +3,8 @@
 use heed::types::Bytes;
 use heed::{Database, DatabaseStat, RoTxn, RwTxn, WithoutTls};
 
+use super::mapped_file::MappedFile;
+
 /// The error of an LMDB call.
 pub(crate) use heed::Error as Fault;
 
@@ -21,6 +23,31 @@ pub(crate) struct Writer<'a> {
     records: RecordsDatabase,
     limit: usize,
     changes: u64,
+    room: Option<FileRoom<'a>>,
+}
+
+/// What a transaction may use of a file that is changed through the memory map.
+pub(super) struct FileRoom<'a> {
+    mapped: &'a MappedFile,
+    /// Pages of the file that were used before.
+    used: u64,
+    /// Pages that the transaction may have copied before it changed them.
+    copied: u64,
+    /// Pages that it may have added.
+    added: u64,
+    /// The most pages that the tree has had. The transaction copies each of them once at most.
+    tree: u64,
+}
+
+impl<'a> FileRoom<'a> {
+    pub(super) fn new(mapped: &'a MappedFile, used: u64) -> FileRoom<'a> {
+        FileRoom { mapped, used, copied: 0, added: 0, tree: 0 }
+    }
+
+    /// Returns up to how many pages of the file are used after the transaction.
+    fn pages(&self) -> u64 {
+        self.used + self.added + self.copied.min(self.tree)
+    }
 }
 
 /// The key and the value of a record.
@@ -56,8 +83,18 @@ impl<'a> Reader<'a> {
 }
 
 impl<'a> Writer<'a> {
-    pub(super) fn new(txn: RwTxn<'a>, records: RecordsDatabase, limit: usize) -> Writer<'a> {
-        Writer { txn, records, limit, changes: 0 }
+    pub(super) fn new(
+        txn: RwTxn<'a>,
+        records: RecordsDatabase,
+        limit: usize,
+        room: Option<FileRoom<'a>>,
+    ) -> Writer<'a> {
+        Writer { txn, records, limit, changes: 0, room }
+    }
+
+    /// The number of the transaction.
+    pub(super) fn id(&self) -> u64 {
+        self.txn.id() as u64
     }
 
     /// Number of records that were put and deleted.
@@ -97,17 +134,41 @@ impl<'a> Writer<'a> {
     /// Sets the value of `key`.
     pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Fault> {
         self.changes += 1;
+        self.make_room(Some(value.len()))?;
         self.records.put(&mut self.txn, key, value)
     }
 
     /// Deletes the record of `key` if it exists.
     pub(crate) fn delete(&mut self, key: &[u8]) -> Result<(), Fault> {
         self.changes += 1;
+        self.make_room(None)?;
         self.records.delete(&mut self.txn, key).map(|_| ())
+    }
+
+    /// Gives the file room for one more change: a value of so many bytes, or a record that is deleted.
+    fn make_room(&mut self, value: Option<usize>) -> Result<(), Fault> {
+        let Some(room) = &mut self.room else { return Ok(()) };
+        let tree = self.records.stat(&self.txn)?;
+        // The pages on the way to the record, each with a neighbour that gives records or takes them.
+        let levels = u64::from(tree.depth) + 1;
+        room.copied += 2 * levels;
+        room.tree = room.tree.max(pages(tree) as u64);
+        // Each of them may be split.
+        room.added += value.map_or(0, |value| levels + room.mapped.pages_of(value));
+        Ok(room.mapped.make_room(room.pages())?)
+    }
+
+    /// Refuses to go on if the disk has little room besides: what matters more needs it.
+    pub(crate) fn keep_reserve(&self) -> Result<(), Fault> {
+        let Some(room) = &self.room else { return Ok(()) };
+        Ok(room.mapped.make_room_and_reserve(room.pages())?)
     }
 }
 
 fn percent(stat: DatabaseStat, limit: usize) -> u64 {
-    let pages = stat.branch_pages + stat.leaf_pages + stat.overflow_pages;
-    (pages as u64 * u64::from(stat.page_size) * 100).div_ceil(limit as u64)
+    (pages(stat) as u64 * u64::from(stat.page_size) * 100).div_ceil(limit as u64)
+}
+
+fn pages(stat: DatabaseStat) -> usize {
+    stat.branch_pages + stat.leaf_pages + stat.overflow_pages
 }

@@ -1,0 +1,310 @@
+//! Data files that transactions change through the memory map, without a system call.
+//!
+//! LMDB calls this `MDB_WRITEMAP`. It makes a transaction several times as fast, and leaves three things to its user, which
+//! this file keeps. They are in page 0, behind what LMDB has there:
+//!
+//! | offset from [`MARK_AT`] | bytes | content |
+//! |---|---|---|
+//! | 0 | 8 | [`MAGIC`]: the file is one of this kind |
+//! | 8 | 8 | state: four times the number of the last complete transaction, plus a [`Phase`] |
+//! | 16 | 8 | allocated: so many bytes of the file have their place on the disk |
+//! | 24 | 8 | the size of a page |
+//!
+//! Integers have the byte order of the machine.
+//!
+//! **A commit takes effect at once.** LMDB writes the page that completes a transaction field by field, in an order that the
+//! compiler chooses. A process that is killed in between leaves a page which nothing tells from a complete one. So a transaction
+//! is complete when the state says so, and not before: readers begin again until then, and the next writer undoes what a
+//! killed one has left. LMDB alternates between two such pages, so the one before is intact. Readers also begin
+//! again if the page was reused while they copied it: the writer clears the number in it first.
+//!
+//! The writer lock is not enough for this, because a process loses it when anything in the process closes its file. So whoever
+//! undoes a commit holds LMDB's own mutex, and claims the commit: its writer may live and be about to end it.
+//!
+//! **Room.** The file has its full length from the beginning. A write to a page without a place on the disk kills the process
+//! (SIGBUS) if the disk is full. So the writer fills pages with zeros by write(2), which can fail, before a
+//! transaction may use them.
+//!
+//! **Length.** LMDB sets the length of the file at each opening. So all processes use one length, and a file with another one is
+//! refused before LMDB opens it.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::process::{Resource, getrlimit};
+
+use super::private::Access;
+
+/// Behind LMDB's part of page 0, and within the smallest page.
+const MARK_AT: u64 = 2048;
+const MARK_BYTES: usize = 32;
+const MAGIC: [u8; 8] = *b"dlm-map\x02";
+const STATE: usize = 8;
+const ALLOCATED: usize = 16;
+const PAGE_SIZE: usize = 24;
+/// Where LMDB has the number of the transaction in a page that completes one.
+const TXN_AT: usize = 0x90;
+/// Where LMDB's lock table has the number of the last transaction.
+const LAST_TXN_AT: u64 = 8;
+/// LMDB's two pages that complete transactions, in turn.
+const META_PAGES: u64 = 2;
+/// Page sizes that LMDB uses.
+const PAGE_SIZES: [u64; 5] = [1 << 12, 1 << 13, 1 << 14, 1 << 15, 1 << 16];
+
+/// What a new file has at once.
+const ALLOCATED_FIRST: u64 = 512 << 10;
+/// The file gets so much more at a time.
+const STEP: u64 = 256 << 10;
+/// Pages for renewals and releases on a full disk. While a reader is stopped, each of them takes some for good.
+const RESERVE: u64 = 256;
+/// Pages that LMDB's own list of free pages may take beside what it lists.
+const FOR_THE_LIST: u64 = 32;
+/// Bytes of LMDB's list for each page of the file, in the old and in the new form.
+const LISTED: u64 = 16;
+
+/// What is done with the transaction after the last complete one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u64)]
+enum Phase {
+    Idle,
+    Committing,
+    /// Another process undoes it, or was killed while it did.
+    Undoing,
+}
+
+/// Number of phases in the state of a file, rounded up.
+const PHASES: u64 = 4;
+
+fn state(complete: u64, phase: Phase) -> u64 {
+    complete * PHASES + phase as u64
+}
+
+/// How transactions change a data file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Engine {
+    /// By write(2): on any local file system, and for users who cannot be protected from each other.
+    Calls,
+    /// Through the memory map.
+    Map,
+}
+
+impl Engine {
+    /// Returns how to change a new file of `length` bytes in `dir`.
+    pub(super) fn for_new(dir: &Path, access: Access, length: u64) -> Engine {
+        // A wild pointer of one user would reach the processes of others.
+        let is_owners = access == Access::Owner;
+        // Setting the length of a file fails above this limit.
+        let may_be_long = getrlimit(Resource::Fsize).current.is_none_or(|limit| limit >= length);
+        let has_offsets = cfg!(target_pointer_width = "64");
+        match is_owners && may_be_long && has_offsets && keeps_places(dir) {
+            true => Engine::Map,
+            false => Engine::Calls,
+        }
+    }
+}
+
+/// Returns whether what was written to a file in `dir` keeps its place on the disk. File systems that copy on write need a new
+/// place for each change.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn keeps_places(dir: &Path) -> bool {
+    const EXT4: u32 = 0xef53;
+    const TMPFS: u32 = 0x0102_1994;
+    rustix::fs::statfs(dir).is_ok_and(|found| [EXT4, TMPFS].contains(&(found.f_type as u32)))
+}
+
+/// On other systems the types of file systems are not known.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn keeps_places(_dir: &Path) -> bool {
+    false
+}
+
+/// An open data file of this kind.
+#[derive(Debug)]
+pub(super) struct MappedFile {
+    file: File,
+    /// LMDB's lock table.
+    table: File,
+    length: u64,
+    page_size: u64,
+    /// The pages that complete transactions.
+    pages: NonNull<u8>,
+}
+
+// SAFETY: `pages` points to memory that is shared with other processes. It is accessed by atomic operations only.
+unsafe impl Send for MappedFile {}
+// SAFETY: as above.
+unsafe impl Sync for MappedFile {}
+
+impl MappedFile {
+    /// Opens the file at `path` if it is of this kind. `table` is its lock table.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::InvalidData`] if it does not have `length` bytes, or is damaged.
+    pub(super) fn open(path: &Path, table: &File, length: u64) -> io::Result<Option<MappedFile>> {
+        let file = File::options().read(true).write(true).open(path)?;
+        let mut mark = [0; MARK_BYTES];
+        match file.read_exact_at(&mut mark, MARK_AT) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+            read => read?,
+        }
+        if mark[..MAGIC.len()] != MAGIC {
+            return Ok(None);
+        }
+        let mut page_size = [0; 8];
+        page_size.copy_from_slice(&mark[PAGE_SIZE..]);
+        let page_size = u64::from_ne_bytes(page_size);
+        if file.metadata()?.len() != length || !PAGE_SIZES.contains(&page_size) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "its file does not have the length of the store",
+            ));
+        }
+        MappedFile::map(file, table.try_clone()?, length, page_size).map(Some)
+    }
+
+    fn map(file: File, table: File, length: u64, page_size: u64) -> io::Result<MappedFile> {
+        let bytes = (META_PAGES * page_size) as usize;
+        // SAFETY: a new mapping, at an address that the kernel chooses. The file has these pages: its length was checked,
+        // and the conditions at `open_file` keep others from cutting it.
+        let pages = unsafe {
+            mmap(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0)
+        }?;
+        let pages = NonNull::new(pages.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
+        Ok(MappedFile { file, table, length, page_size, pages })
+    }
+
+    /// Makes the file at `path`, which LMDB has just created with its full length, one of this kind.
+    pub(super) fn create(path: &Path, page_size: u64) -> io::Result<()> {
+        let file = File::options().write(true).open(path)?;
+        let length = file.metadata()?.len();
+        let first = ALLOCATED_FIRST.min(length);
+        allocate(&file, META_PAGES * page_size, first).1?;
+        let mut mark = [0; MARK_BYTES];
+        mark[..MAGIC.len()].copy_from_slice(&MAGIC);
+        mark[ALLOCATED..PAGE_SIZE].copy_from_slice(&first.to_ne_bytes());
+        mark[PAGE_SIZE..].copy_from_slice(&page_size.to_ne_bytes());
+        file.write_all_at(&mark, MARK_AT)
+    }
+
+    /// Returns the word of the mark at this offset.
+    fn mark(&self, offset: usize) -> &AtomicU64 {
+        self.word(MARK_AT as usize + offset)
+    }
+
+    /// Returns the number that LMDB compares, of the page in which this transaction is completed.
+    fn completed(&self, txn: u64) -> &AtomicU64 {
+        self.word((txn % META_PAGES * self.page_size) as usize + TXN_AT)
+    }
+
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: the callers pass offsets within the mapping that are multiples of 8, and the mapping lives as long as
+        // `self`. Other processes and LMDB change these words as whole words, which is what an atomic allows for.
+        unsafe { AtomicU64::from_ptr(self.pages.as_ptr().add(offset).cast()) }
+    }
+
+    /// Returns the number of the last complete transaction.
+    pub(super) fn complete(&self) -> u64 {
+        self.mark(STATE).load(Ordering::SeqCst) / PHASES
+    }
+
+    /// Returns whether a reader may use this transaction, with which LMDB has begun it after `complete` was read.
+    pub(super) fn is_usable(&self, txn: u64, complete: u64) -> bool {
+        fence(Ordering::SeqCst);
+        txn <= complete && self.has_completed(txn)
+    }
+
+    /// Returns whether LMDB's page says that it completes this transaction.
+    pub(super) fn has_completed(&self, txn: u64) -> bool {
+        self.completed(txn).load(Ordering::SeqCst) == txn
+    }
+
+    /// Notes that this transaction is about to be committed. The caller holds LMDB's mutex.
+    pub(super) fn begin(&self, txn: u64) {
+        self.mark(STATE).store(state(txn - 1, Phase::Committing), Ordering::SeqCst);
+        self.completed(txn).store(0, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Completes this transaction, which LMDB has committed. Returns `false` if another process has undone it.
+    #[must_use]
+    pub(super) fn end(&self, txn: u64) -> bool {
+        // LMDB writes nothing if nothing has changed, and gives the next one this number.
+        let complete = if self.has_completed(txn) { txn } else { txn - 1 };
+        self.proceed(state(txn - 1, Phase::Committing), state(complete, Phase::Idle))
+    }
+
+    fn proceed(&self, from: u64, to: u64) -> bool {
+        self.mark(STATE).compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    /// Returns whether a commit was begun and has not ended.
+    pub(super) fn is_unfinished(&self) -> bool {
+        self.mark(STATE).load(Ordering::SeqCst) % PHASES != Phase::Idle as u64
+    }
+
+    /// Undoes what a writer has left that was killed in its commit. The caller holds LMDB's mutex. May be repeated, because
+    /// this process may be killed too.
+    pub(super) fn undo_unfinished(&self) -> io::Result<()> {
+        let complete = self.complete();
+        let undoing = state(complete, Phase::Undoing);
+        let is_claimed = self.proceed(state(complete, Phase::Committing), undoing)
+            || self.mark(STATE).load(Ordering::SeqCst) == undoing;
+        if !is_claimed {
+            return Ok(());
+        }
+        self.completed(complete + 1).store(0, Ordering::SeqCst);
+        self.table.write_all_at(&complete.to_ne_bytes(), LAST_TXN_AT)?;
+        self.mark(STATE).store(state(complete, Phase::Idle), Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Gives the file room for a transaction that uses up to `pages` pages of it.
+    pub(super) fn make_room(&self, pages: u64) -> io::Result<()> {
+        // With these, LMDB lists the pages that are free.
+        let listed = (pages * LISTED).div_ceil(self.page_size) + FOR_THE_LIST;
+        let needed = ((pages + listed) * self.page_size).min(self.length);
+        let allocated = self.mark(ALLOCATED).load(Ordering::Acquire);
+        if needed <= allocated {
+            return Ok(());
+        }
+        let (now, filled) = allocate(&self.file, allocated, (needed + STEP).min(self.length));
+        self.mark(ALLOCATED).store(now, Ordering::SeqCst);
+        if now >= needed { Ok(()) } else { filled }
+    }
+
+    /// Like [`make_room`](MappedFile::make_room), and leaves room for what matters more.
+    pub(super) fn make_room_and_reserve(&self, pages: u64) -> io::Result<()> {
+        self.make_room(pages + RESERVE)
+    }
+
+    /// Returns how many pages a value takes that has no place beside its key.
+    pub(super) fn pages_of(&self, value: usize) -> u64 {
+        value as u64 / self.page_size + 1
+    }
+}
+
+impl Drop for MappedFile {
+    fn drop(&mut self) {
+        // SAFETY: the mapping that `map` made. No reference to it outlives `self`.
+        let _ = unsafe { munmap(self.pages.as_ptr().cast(), (META_PAGES * self.page_size) as usize) };
+    }
+}
+
+/// Fills these bytes of the file, which nobody has used yet, with zeros. Returns up to where it was done.
+fn allocate(file: &File, from: u64, to: u64) -> (u64, io::Result<()>) {
+    static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+    let mut at = from;
+    while at < to {
+        let length = (to - at).min(ZEROS.len() as u64);
+        if let Err(error) = file.write_all_at(&ZEROS[..length as usize], at) {
+            return (at, Err(error));
+        }
+        at += length;
+    }
+    (at, Ok(()))
+}
