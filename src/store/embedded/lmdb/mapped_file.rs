@@ -9,7 +9,6 @@
 //! | 8 | 8 | state: four times the number of the last complete transaction, plus a [`Phase`] |
 //! | 16 | 8 | allocated: so many bytes of the file have their place on the disk |
 //! | 24 | 8 | the size of a page |
-//! | 32 | 8 | the process that writes, see `shared_writer` |
 //!
 //! Integers have the byte order of the machine.
 //!
@@ -19,7 +18,7 @@
 //! killed one has left. LMDB alternates between two such pages, so the one before is intact. Readers also begin
 //! again if the page was reused while they copied it: the writer clears the number in it first.
 //!
-//! The writer lock is not enough for this, because a process can lose it: see `shared_writer`. So whoever
+//! The writer lock is not enough for this, because a process loses it when anything in the process closes its file. So whoever
 //! undoes a commit holds LMDB's own mutex, and claims the commit: its writer may live and be about to end it.
 //!
 //! **Room.** The file has its full length from the beginning. A write to a page without a place on the disk kills the process
@@ -40,16 +39,14 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::process::{Resource, getrlimit};
 
 use super::private::Access;
-use crate::runtime::process::signals::NoSignal;
 
 /// Behind LMDB's part of page 0, and within the smallest page.
 const MARK_AT: u64 = 2048;
-const MARK_BYTES: usize = 40;
+const MARK_BYTES: usize = 32;
 const MAGIC: [u8; 8] = *b"dlm-map\x02";
 const STATE: usize = 8;
 const ALLOCATED: usize = 16;
 const PAGE_SIZE: usize = 24;
-const WRITER: usize = 32;
 /// Where LMDB has the number of the transaction in a page that completes one.
 const TXN_AT: usize = 0x90;
 /// Where LMDB's lock table has the number of the last transaction.
@@ -159,7 +156,7 @@ impl MappedFile {
             return Ok(None);
         }
         let mut page_size = [0; 8];
-        page_size.copy_from_slice(&mark[PAGE_SIZE..WRITER]);
+        page_size.copy_from_slice(&mark[PAGE_SIZE..]);
         let page_size = u64::from_ne_bytes(page_size);
         if file.metadata()?.len() != length || !PAGE_SIZES.contains(&page_size) {
             return Err(io::Error::new(
@@ -190,7 +187,7 @@ impl MappedFile {
         let mut mark = [0; MARK_BYTES];
         mark[..MAGIC.len()].copy_from_slice(&MAGIC);
         mark[ALLOCATED..PAGE_SIZE].copy_from_slice(&first.to_ne_bytes());
-        mark[PAGE_SIZE..WRITER].copy_from_slice(&page_size.to_ne_bytes());
+        mark[PAGE_SIZE..].copy_from_slice(&page_size.to_ne_bytes());
         file.write_all_at(&mark, MARK_AT)
     }
 
@@ -208,11 +205,6 @@ impl MappedFile {
         // SAFETY: the callers pass offsets within the mapping that are multiples of 8, and the mapping lives as long as
         // `self`. Other processes and LMDB change these words as whole words, which is what an atomic allows for.
         unsafe { AtomicU64::from_ptr(self.pages.as_ptr().add(offset).cast()) }
-    }
-
-    /// Returns the word with the process that writes.
-    pub(super) fn writer(&self) -> &AtomicU64 {
-        self.mark(WRITER)
     }
 
     /// Returns the number of the last complete transaction.
@@ -266,7 +258,6 @@ impl MappedFile {
             return Ok(());
         }
         self.completed(complete + 1).store(0, Ordering::SeqCst);
-        let _quiet = NoSignal::file_size();
         self.table.write_all_at(&complete.to_ne_bytes(), LAST_TXN_AT)?;
         self.mark(STATE).store(state(complete, Phase::Idle), Ordering::SeqCst);
         Ok(())
@@ -281,7 +272,6 @@ impl MappedFile {
         if needed <= allocated {
             return Ok(());
         }
-        let _quiet = NoSignal::file_size();
         let (now, filled) = allocate(&self.file, allocated, (needed + STEP).min(self.length));
         self.mark(ALLOCATED).store(now, Ordering::SeqCst);
         if now >= needed { Ok(()) } else { filled }

@@ -10,7 +10,6 @@ mod mapped_file;
 mod ofd_lock;
 mod private;
 mod reader_table;
-mod shared_writer;
 #[cfg(test)]
 mod tests;
 mod transaction;
@@ -36,7 +35,6 @@ use self::group_commit::{CommitBatch, EAGER_LOOKS, Entry, Made, Queued, Woken};
 use self::mapped_file::MappedFile;
 use self::private::FileId;
 use self::reader_table::ReaderTable;
-use self::shared_writer::SharedWriter;
 use self::transaction::{FileRoom, RecordsDatabase};
 use self::writer_lock::{WriterGuard, WriterLock, WriterTurn};
 use crate::error::{Cause, Error, Result};
@@ -117,8 +115,6 @@ struct EnvironmentInner {
     /// process id into them. So the child must not use the environment.
     process: ProcessMark,
     limit: usize,
-    /// `None` if transactions are written by write(2).
-    mapped: Option<Arc<MappedFile>>,
     writer_lock: WriterLock,
     /// `None` during a reopen, or after a reopen failed. Locked for writing only then.
     open: RwLock<Option<Opened>>,
@@ -132,7 +128,8 @@ struct Opened {
     env: heed::Env<WithoutTls>,
     records: RecordsDatabase,
     limit: usize,
-    mapped: Option<Arc<MappedFile>>,
+    /// `None` if transactions are written by write(2).
+    mapped: Option<MappedFile>,
 }
 
 /// Returns whether `dir` has all files of an environment. Opening the environment would create missing files.
@@ -221,8 +218,7 @@ impl Turn {
                 let page_size = open_env(&data, limit, Engine::Map)?.0.unnamed_database_stat().page_size;
                 MappedFile::create(&data, u64::from(page_size))?;
             }
-            let mapped = MappedFile::open(&data, &table, map_size(limit) as u64)?;
-            open_file(&data, limit, mapped.map(Arc::new))
+            open_file(&data, &table, limit)
         };
         let opened = open();
         let opened = opened.map_err(|fault| unable(fault.into()))?;
@@ -412,19 +408,8 @@ impl EnvironmentInner {
         let reader_table =
             ReaderTable::claim(&dir.join(LOCK_FILE)).map_err(unable)?.ok_or_else(|| pid_taken(store))?;
         reader_table.keep_initialised(by).map_err(unable)?;
-        let mapped = MappedFile::open(&dir.join(DATA_FILE), reader_table.file(), map_size(limit) as u64);
-        let mapped = mapped.map_err(|error| match error.kind() {
-            io::ErrorKind::InvalidData => damaged(store, dir, "its file was truncated", Some(error.into())),
-            _ => unable(error),
-        })?;
-        let mapped = mapped.map(Arc::new);
-        let shared = mapped.clone().map(|mapped| SharedWriter::new(mapped, reader_table.file()));
-        let writer_lock = shared
-            .transpose()
-            .and_then(|shared| WriterLock::open(&dir.join(WRITER_LOCK_FILE), shared))
-            .map_err(unable)?;
+        let writer_lock = WriterLock::open(&dir.join(WRITER_LOCK_FILE)).map_err(unable)?;
         let inner = EnvironmentInner {
-            mapped,
             store: store.to_owned(),
             dir: dir.to_owned(),
             id,
@@ -451,12 +436,15 @@ impl EnvironmentInner {
         let _guard = turn.enter(by).map_err(|error| unable(error.into()))?.ok_or_else(stuck)?;
         self.reader_table.lend_reader_byte().map_err(|error| unable(error.into()))?;
         let open = || {
-            let opened = match open_file(&self.dir.join(DATA_FILE), self.limit, self.mapped.clone()) {
+            let opened = match open_file(&self.dir.join(DATA_FILE), self.reader_table.file(), self.limit) {
                 Err(Fault::EnvAlreadyOpened) => self.open_alias(),
                 opened => opened,
             };
             opened.map_err(|fault| match fault {
                 Fault::Io(error) if is_pid_taken(&error) => pid_taken(&self.store),
+                Fault::Io(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    self.damaged("its file was truncated", Some(error.into()))
+                }
                 Fault::Io(error) => unable(error.into()),
                 fault => self.failed("opening", fault),
             })
@@ -468,7 +456,6 @@ impl EnvironmentInner {
         if !self.reader_table.keep_reader_byte().map_err(|error| unable(error.into()))? {
             return Err(pid_taken(&self.store));
         }
-        self.writer_lock.register().map_err(|error| unable(error.into()))?;
         self.check_length(&opened)?;
         close_on_exec(&self.dir.join(DATA_FILE));
         let _ = opened.env.clear_stale_readers();
@@ -490,7 +477,7 @@ impl EnvironmentInner {
             let _ = fs::remove_file(alias);
             fs::hard_link(name, alias)?;
         }
-        let opened = open_file(&names[0].1, self.limit, self.mapped.clone());
+        let opened = open_file(&names[0].1, self.reader_table.file(), self.limit);
         for (_, alias) in &names {
             let _ = fs::remove_file(alias);
         }
@@ -526,7 +513,7 @@ impl EnvironmentInner {
             self.reopen_or_warn();
             return Err(self.failed("writing", NOT_OPEN));
         };
-        let quiet = self.quiet();
+        let quiet = NoSignal::file_size();
         let own = self.write_alone(opened, change);
         // Threads that write alone hand the writer on to each other, and a queued change would find it free by luck only.
         let mut batch = CommitBatch::empty();
@@ -543,11 +530,6 @@ impl EnvironmentInner {
             self.reopen_or_warn();
         }
         own.map_err(|(error, _)| error)
-    }
-
-    /// Keeps a write beyond `ulimit -f` from ending the process. A mapped file does that when it writes.
-    fn quiet(&self) -> Option<NoSignal> {
-        if self.mapped.is_some() { None } else { NoSignal::file_size() }
     }
 
     /// Opens the environment again after a failed write. The callers get the errors of their own changes.
@@ -616,7 +598,7 @@ impl EnvironmentInner {
         let open = self.open.read();
         let (ends, is_usable) = match open.as_ref() {
             Some(opened) => {
-                let _quiet = self.quiet();
+                let _quiet = NoSignal::file_size();
                 self.make_batch(opened, batch.changes())
             }
             None => (batch.changes().iter().map(|_| Err(self.failed("writing", NOT_OPEN))).collect(), false),
@@ -744,6 +726,7 @@ impl EnvironmentInner {
     fn undo_unfinished(&self) -> Result<bool> {
         let unable = |fault| self.failed("reading", fault);
         let Some(turn) = self.writer_lock.try_turn() else { return Ok(false) };
+        let _quiet = NoSignal::file_size();
         let guard = turn.enter(Deadline::after(Duration::ZERO)).map_err(|error| unable(Fault::Io(error)))?;
         let Some(_guard) = guard else { return Ok(false) };
         self.open.read().as_ref().map_or(Ok(()), Opened::undo_unfinished).map_err(unable)?;
@@ -809,7 +792,13 @@ impl EnvironmentInner {
     }
 
     fn damaged(&self, what: &str, source: Option<Cause>) -> Error {
-        damaged(&self.store, &self.dir, what, source)
+        Error::Internal {
+            what: format!(
+                "{}: {what}: the files are damaged or from another program; stop all users of {:?} and delete it",
+                self.store, self.dir
+            ),
+            source,
+        }
     }
 }
 
@@ -820,7 +809,7 @@ impl Opened {
 
     /// Returns `None` if another process ends a transaction at this moment, or was killed there.
     fn read<T>(&self, look: &impl Fn(&Reader<'_>) -> Result<T, Fault>) -> Result<Option<T>, Fault> {
-        let complete = self.mapped.as_ref().map(|mapped| mapped.complete());
+        let complete = self.mapped.as_ref().map(MappedFile::complete);
         let txn = match self.env.read_txn() {
             // It found the number of the last page half written.
             Err(Fault::Mdb(MdbError::MapResized)) if complete.is_some() => return Ok(None),
@@ -891,7 +880,8 @@ fn map_size(limit: usize) -> usize {
 }
 
 /// Opens or creates the environment with the data file `path` and its lock table. The caller is the only writer.
-fn open_file(path: &Path, limit: usize, mapped: Option<Arc<MappedFile>>) -> Result<Opened, Fault> {
+fn open_file(path: &Path, table: &File, limit: usize) -> Result<Opened, Fault> {
+    let mapped = MappedFile::open(path, table, map_size(limit) as u64)?;
     let engine = if mapped.is_some() { Engine::Map } else { Engine::Calls };
     let (env, records) = open_env(path, limit, engine)?;
     let opened = Opened { env, records, limit, mapped };
@@ -962,15 +952,6 @@ pub(crate) fn is_full(error: &Error) -> bool {
 pub(crate) fn is_disk_full(error: &Error) -> bool {
     let Error::RetriesExhausted { source: Some(source), .. } = error else { return false };
     matches!(source.downcast_ref(), Some(Fault::Io(error)) if error.kind() == io::ErrorKind::StorageFull)
-}
-
-fn damaged(store: &str, dir: &Path, what: &str, source: Option<Cause>) -> Error {
-    Error::Internal {
-        what: format!(
-            "{store}: {what}: the files are damaged or from another program; stop all users of {dir:?} and delete it"
-        ),
-        source,
-    }
 }
 
 fn cannot_use(store: &str, dir: &Path, error: io::Error) -> Error {

@@ -3,15 +3,15 @@
 use std::fs::File;
 use std::hint;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, fcntl_lock, fstat};
+use rustix::fs::{FlockOperation, fcntl_lock};
 use rustix::io::Errno;
 
 use super::group_commit::Queue;
-use super::shared_writer::SharedWriter;
 use crate::runtime::sync::real::{TimedGuard, TimedMutex};
 use crate::runtime::time::{self, Deadline, instant};
 
@@ -29,13 +29,12 @@ const SLEEP_MAX: Duration = Duration::from_micros(500);
 /// (SIGSTOP, a debugger, a frozen container) inside its few microseconds would block every other process beyond its
 /// deadline. The holder of this lock finds LMDB's lock free.
 ///
-/// Between threads it is a mutex. Between processes it is a [`SharedWriter`] if the file is mapped, and else a POSIX record lock, because
-/// that lock ends with the process that acquired it, even if a forked child lives on. An `flock` would not.
+/// Between threads it is a mutex. Between processes it is a POSIX record lock, because that lock ends with the
+/// process that acquired it, even if a forked child lives on. An `flock` would not.
 #[derive(Debug)]
 pub(super) struct WriterLock {
     threads: TimedMutex<()>,
     file: File,
-    shared: Option<SharedWriter>,
     /// Changes of threads that do not wait for their own turn.
     pub(super) queue: Queue,
 }
@@ -60,28 +59,9 @@ impl WriterLock {
     ///
     /// Open each file at most once in a process: closing any descriptor of the file releases this process's record
     /// locks on it.
-    pub(super) fn open(path: &Path, shared: Option<SharedWriter>) -> io::Result<WriterLock> {
+    pub(super) fn open(path: &Path) -> io::Result<WriterLock> {
         let file = File::options().read(true).write(true).open(path)?;
-        let lock = WriterLock { threads: TimedMutex::new(()), file, shared, queue: Queue::default() };
-        lock.register()?;
-        Ok(lock)
-    }
-
-    /// To be called again after LMDB has closed its files.
-    pub(super) fn register(&self) -> io::Result<()> {
-        self.shared.as_ref().map_or(Ok(()), SharedWriter::register)
-    }
-
-    /// Takes the lock between processes if no other has it. `is_late` also looks whether the one that has it lives.
-    fn try_enter(&self, is_late: bool) -> io::Result<bool> {
-        if let Some(shared) = &self.shared {
-            return Ok(shared.try_enter() || is_late && shared.try_succeed()?);
-        }
-        match fcntl_lock(&self.file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(true),
-            Err(Errno::AGAIN | Errno::ACCESS) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+        Ok(WriterLock { threads: TimedMutex::new(()), file, queue: Queue::default() })
     }
 
     /// Returns the turn if no other thread has it.
@@ -98,7 +78,7 @@ impl WriterLock {
 
     /// Returns whether the file was deleted. Other processes then use another file.
     pub(super) fn is_deleted(&self) -> io::Result<bool> {
-        Ok(fstat(&self.file)?.st_nlink == 0)
+        Ok(self.file.metadata()?.nlink() == 0)
     }
 }
 
@@ -107,12 +87,11 @@ impl<'a> WriterTurn<'a> {
     pub(super) fn enter(self, by: Deadline) -> io::Result<Option<WriterGuard<'a>>> {
         let (mut since, mut looks, mut sleep) = (None, 0, SLEEP_FIRST);
         loop {
-            let is_over = by.passed();
-            if self.lock.try_enter(is_over || looks == EAGER_LOOKS)? {
-                return Ok(Some(WriterGuard { turn: self }));
-            }
-            if is_over {
-                return Ok(None);
+            match fcntl_lock(&self.lock.file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Some(WriterGuard { turn: self })),
+                Err(Errno::AGAIN | Errno::ACCESS) if by.passed() => return Ok(None),
+                Err(Errno::AGAIN | Errno::ACCESS) => {}
+                Err(error) => return Err(error.into()),
             }
             let now = instant();
             if now.duration_since(*since.get_or_insert(now)) < SPIN_FOR {
@@ -138,9 +117,6 @@ impl Drop for WriterTurn<'_> {
 
 impl Drop for WriterGuard<'_> {
     fn drop(&mut self) {
-        if let Some(shared) = &self.turn.lock.shared {
-            return shared.leave();
-        }
         // Unlocking a held lock fails only if the descriptor is not open. Closing the file or the end of the
         // process releases the lock then.
         let _ = fcntl_lock(&self.turn.lock.file, FlockOperation::NonBlockingUnlock);
