@@ -6,7 +6,7 @@
 //! | offset from [`MARK_AT`] | bytes | content |
 //! |---|---|---|
 //! | 0 | 8 | [`MAGIC`]: the file is one of this kind |
-//! | 8 | 8 | state: four times the number of the last complete transaction, plus a [`Phase`] |
+//! | 8 | 8 | the [`State`] |
 //! | 16 | 8 | allocated: so many bytes of the file have their place on the disk |
 //! | 24 | 8 | the size of a page |
 //!
@@ -39,6 +39,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::process::{Resource, getrlimit};
 
 use super::private::Access;
+use crate::runtime::process::signals::NoSignal;
 
 /// Behind LMDB's part of page 0, and within the smallest page.
 const MARK_AT: u64 = 2048;
@@ -77,11 +78,38 @@ enum Phase {
     Undoing,
 }
 
-/// Number of phases in the state of a file, rounded up.
-const PHASES: u64 = 4;
+/// From the lowest bit on: the [`Phase`] (2 bits), the commits that were begun (16 bits, from 0 again after the last), the number of
+/// the last complete transaction. A transaction that was undone is begun again with its number, so the count tells the two apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct State(u64);
 
-fn state(complete: u64, phase: Phase) -> u64 {
-    complete * PHASES + phase as u64
+impl State {
+    const PHASE_BITS: u32 = 2;
+    const COUNT_BITS: u32 = 16;
+
+    fn new(complete: u64, count: u64, phase: Phase) -> State {
+        let count = count & ((1 << State::COUNT_BITS) - 1);
+        State(((complete << State::COUNT_BITS | count) << State::PHASE_BITS) | phase as u64)
+    }
+
+    fn complete(self) -> u64 {
+        self.0 >> (State::PHASE_BITS + State::COUNT_BITS)
+    }
+
+    fn count(self) -> u64 {
+        (self.0 >> State::PHASE_BITS) & ((1 << State::COUNT_BITS) - 1)
+    }
+
+    fn is_in(self, phase: Phase) -> bool {
+        self == State::new(self.complete(), self.count(), phase)
+    }
+}
+
+/// A commit that was begun and has to be ended.
+#[derive(Debug)]
+pub(super) struct Begun {
+    state: State,
+    txn: u64,
 }
 
 /// How transactions change a data file.
@@ -209,7 +237,11 @@ impl MappedFile {
 
     /// Returns the number of the last complete transaction.
     pub(super) fn complete(&self) -> u64 {
-        self.mark(STATE).load(Ordering::SeqCst) / PHASES
+        self.state().complete()
+    }
+
+    fn state(&self) -> State {
+        State(self.mark(STATE).load(Ordering::SeqCst))
     }
 
     /// Returns whether a reader may use this transaction, with which LMDB has begun it after `complete` was read.
@@ -224,42 +256,46 @@ impl MappedFile {
     }
 
     /// Notes that this transaction is about to be committed. The caller holds LMDB's mutex.
-    pub(super) fn begin(&self, txn: u64) {
-        self.mark(STATE).store(state(txn - 1, Phase::Committing), Ordering::SeqCst);
+    pub(super) fn begin(&self, txn: u64) -> Begun {
+        let state = State::new(txn - 1, self.state().count() + 1, Phase::Committing);
+        self.mark(STATE).store(state.0, Ordering::SeqCst);
         self.completed(txn).store(0, Ordering::SeqCst);
         fence(Ordering::SeqCst);
+        Begun { state, txn }
     }
 
-    /// Completes this transaction, which LMDB has committed. Returns `false` if another process has undone it.
+    /// Completes a transaction, which LMDB has committed. Returns `false` if another process has undone it.
     #[must_use]
-    pub(super) fn end(&self, txn: u64) -> bool {
+    pub(super) fn end(&self, begun: &Begun) -> bool {
         // LMDB writes nothing if nothing has changed, and gives the next one this number.
-        let complete = if self.has_completed(txn) { txn } else { txn - 1 };
-        self.proceed(state(txn - 1, Phase::Committing), state(complete, Phase::Idle))
+        let complete = if self.has_completed(begun.txn) { begun.txn } else { begun.txn - 1 };
+        self.proceed(begun.state, State::new(complete, begun.state.count(), Phase::Idle))
     }
 
-    fn proceed(&self, from: u64, to: u64) -> bool {
-        self.mark(STATE).compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    fn proceed(&self, from: State, to: State) -> bool {
+        self.mark(STATE).compare_exchange(from.0, to.0, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
     /// Returns whether a commit was begun and has not ended.
     pub(super) fn is_unfinished(&self) -> bool {
-        self.mark(STATE).load(Ordering::SeqCst) % PHASES != Phase::Idle as u64
+        !self.state().is_in(Phase::Idle)
     }
 
     /// Undoes what a writer has left that was killed in its commit. The caller holds LMDB's mutex. May be repeated, because
     /// this process may be killed too.
     pub(super) fn undo_unfinished(&self) -> io::Result<()> {
-        let complete = self.complete();
-        let undoing = state(complete, Phase::Undoing);
-        let is_claimed = self.proceed(state(complete, Phase::Committing), undoing)
-            || self.mark(STATE).load(Ordering::SeqCst) == undoing;
+        let state = self.state();
+        let (complete, count) = (state.complete(), state.count());
+        let is_claimed = state.is_in(Phase::Undoing)
+            || state.is_in(Phase::Committing)
+                && self.proceed(state, State::new(complete, count, Phase::Undoing));
         if !is_claimed {
             return Ok(());
         }
         self.completed(complete + 1).store(0, Ordering::SeqCst);
+        let _quiet = NoSignal::file_size();
         self.table.write_all_at(&complete.to_ne_bytes(), LAST_TXN_AT)?;
-        self.mark(STATE).store(state(complete, Phase::Idle), Ordering::SeqCst);
+        self.mark(STATE).store(State::new(complete, count, Phase::Idle).0, Ordering::SeqCst);
         Ok(())
     }
 

@@ -269,7 +269,7 @@ impl Environment {
     pub(crate) fn read<T>(&self, by: Deadline, look: impl Fn(&Reader<'_>) -> Result<T, Fault>) -> Result<T> {
         let inner = self.inner();
         inner.check_process()?;
-        let mut tries = 1;
+        let (mut tries, mut is_last) = (1, false);
         loop {
             // In a statement of its own, because the lock is not held below.
             let read = inner.open.read().as_ref().map(|opened| opened.read(&look));
@@ -281,8 +281,9 @@ impl Environment {
                     tries += 1;
                     continue;
                 }
-                Some(Ok(None)) if by.passed() => return Err(inner.still_writing()),
+                Some(Ok(None)) if is_last => return Err(inner.still_writing()),
                 Some(Ok(None)) => {
+                    is_last = by.passed();
                     if !inner.undo_unfinished()? {
                         time::sleep(Duration::from_millis(1).min(by.remaining()));
                     }
@@ -829,7 +830,13 @@ impl Opened {
             return Ok(Writer::new(self.env.write_txn()?, self.records, self.limit, None));
         };
         self.undo_unfinished()?;
-        let txn = self.env.write_txn()?;
+        let mut txn = self.env.write_txn()?;
+        if mapped.is_unfinished() {
+            // The lock on `gate` was lost, so another process was writing until now.
+            mapped.undo_unfinished()?;
+            drop(txn);
+            txn = self.env.write_txn()?;
+        }
         if txn.id() as u64 != mapped.complete() + 1 {
             return Err(Fault::Mdb(MdbError::BadTxn));
         }
@@ -854,13 +861,13 @@ impl Opened {
     fn commit(&self, writer: Writer<'_>) -> Result<(), Fault> {
         let Some(mapped) = &self.mapped else { return writer.commit() };
         let txn = writer.id();
-        mapped.begin(txn);
+        let begun = mapped.begin(txn);
         if let Err(fault) = writer.commit() {
             // If this fails, the next writer does it.
             let _ = self.undo_unfinished();
             return Err(fault);
         }
-        if mapped.end(txn) {
+        if mapped.end(&begun) {
             return Ok(());
         }
         let what = "the lock on its file `gate` was lost, so another process has undone the change";
@@ -887,9 +894,18 @@ fn open_file(path: &Path, table: &File, limit: usize) -> Result<Opened, Fault> {
     let opened = Opened { env, records, limit, mapped };
     opened.undo_unfinished()?;
     if let Some(mapped) = &opened.mapped {
-        // Otherwise LMDB has its numbers at other places than `mapped_file`.
-        let (complete, last) = (mapped.complete(), opened.env.info().last_txn_id as u64);
-        if complete != last || !mapped.has_completed(last) {
+        // Otherwise LMDB has its numbers at other places than `mapped_file`. Not at once, because another process may write if
+        // this one has lost its lock on `gate`.
+        let is_right = || {
+            let (complete, last) = (mapped.complete(), opened.env.info().last_txn_id as u64);
+            complete == last && mapped.has_completed(last)
+        };
+        if !(0..READ_TRIES).any(|_| {
+            is_right() || {
+                time::sleep(Duration::from_millis(1));
+                false
+            }
+        }) {
             return Err(Fault::Mdb(MdbError::VersionMismatch));
         }
     }

@@ -236,6 +236,11 @@ fn set(file: &File, at: u64, number: u64) {
     file.write_all_at(&number.to_ne_bytes(), at).unwrap();
 }
 
+/// The number of the last complete transaction, the count of commits, and the phase: 1 committing, 2 undoing.
+fn state(complete: u64, count: u64, phase: u64) -> u64 {
+    complete << 18 | count << 2 | phase
+}
+
 /// The place of the number in the page that completes this transaction.
 fn number_of(data: &File, txn: u64) -> u64 {
     txn % 2 * number_at(data, PAGE_SIZE_AT) + TXN_AT
@@ -247,12 +252,12 @@ fn number_of(data: &File, txn: u64) -> u64 {
 fn nobody_sees_a_commit_that_a_killed_process_left_half_made_and_the_next_one_undoes_it() {
     type Step = fn(&File, &File, u64);
     let steps: [Step; 4] = [
-        |data, _, txn| set(data, STATE_AT, (txn - 1) * 4 + 1),
+        |data, _, txn| set(data, STATE_AT, state(txn - 1, 7, 1)),
         |data, _, txn| set(data, number_of(data, txn), 0),
         |data, _, txn| set(data, number_of(data, txn), txn),
         |_, table, txn| set(table, LAST_TXN_AT, txn),
     ];
-    let undoing: Step = |data, _, txn| set(data, STATE_AT, (txn - 1) * 4 + 2);
+    let undoing: Step = |data, _, txn| set(data, STATE_AT, state(txn - 1, 7, 2));
     for (made, undo) in (1..=steps.len()).flat_map(|made| [(made, false), (made, true)]) {
         for next in ["reads", "writes", "opens"] {
             let Some((dir, data, table)) = mapped_store() else { return };
@@ -271,7 +276,8 @@ fn nobody_sees_a_commit_that_a_killed_process_left_half_made_and_the_next_one_un
                 put_pair(&store, value);
                 assert_eq!(pair(&store), value, "{made} steps, then one {next}");
             }
-            assert_eq!(number_at(&data, STATE_AT), number_at(&table, LAST_TXN_AT) * 4);
+            let ended = number_at(&data, STATE_AT);
+            assert_eq!((ended & 3, ended >> 18), (0, number_at(&table, LAST_TXN_AT)));
         }
     }
 }
@@ -289,16 +295,17 @@ fn a_reader_uses_a_transaction_only_if_it_was_complete_before_and_its_page_is_st
     let before = mapped.complete();
     assert_eq!(before, last);
     assert!(mapped.is_usable(last, before) && mapped.is_usable(last - 1, before));
-    mapped.begin(last + 1);
+    let undone = mapped.begin(last + 1);
     assert!(mapped.is_usable(last, before), "the one before stays in use");
     assert!(!mapped.is_usable(last - 1, before), "its page is written anew");
     set(&data, number_of(&data, last + 1), last + 1);
     assert!(!mapped.is_usable(last + 1, mapped.complete()), "it is being committed");
     opened.undo_unfinished().unwrap();
     assert!(!mapped.is_usable(last + 1, mapped.complete()), "it was undone");
-    mapped.begin(last + 1);
+    let begun = mapped.begin(last + 1);
+    assert!(!mapped.end(&undone), "the one that was undone ends the one that has its number now");
     set(&data, number_of(&data, last + 1), last + 1);
-    assert!(mapped.end(last + 1));
+    assert!(!mapped.end(&undone) && mapped.end(&begun));
     assert!(!mapped.is_usable(last + 1, before), "it was not complete when the reader began with its number");
     assert!(mapped.is_usable(last + 1, mapped.complete()));
 }
@@ -306,23 +313,31 @@ fn a_reader_uses_a_transaction_only_if_it_was_complete_before_and_its_page_is_st
 /// Anything in a process that closes the file `gate` frees its lock. Then another process may take a commit for one that was left.
 #[test]
 fn a_commit_that_was_taken_for_one_of_a_killed_process_is_told_as_not_made() {
-    let Some((dir, data, table)) = mapped_store() else { return };
+    let Some((dir, ..)) = mapped_store() else { return };
     let store = EmbeddedStore::open(dir.path()).unwrap();
-    let undone = store.environment.write(soon(), |writer| {
-        let value = 3_u64.to_be_bytes();
-        PAIR.iter().try_for_each(|key| writer.put(key, &value))?;
-        Ok(TxnEnd::Commit(()))
-    });
-    undone.unwrap();
-    // As if its writer had not ended it yet.
-    let txn = number_at(&table, LAST_TXN_AT);
-    set(&data, STATE_AT, (txn - 1) * 4 + 1);
+    let open = store.environment.inner().open.read();
+    let opened = open.as_ref().unwrap();
+    let begun = opened.mapped.as_ref().unwrap().begin(opened.mapped.as_ref().unwrap().complete() + 1);
     put_pair(&store, 4);
     assert_eq!(pair(&store), 4);
-    let open = store.environment.inner().open.read();
-    let mapped = open.as_ref().unwrap().mapped.as_ref().unwrap();
-    assert!(!mapped.end(txn), "it has ended what another process has undone");
-    assert_eq!(mapped.complete(), txn, "the next one has the same number");
+    assert!(!opened.mapped.as_ref().unwrap().end(&begun), "it has ended what another process has undone");
+    assert_eq!(pair(&store), 4);
+    put_pair(&store, 5);
+    assert_eq!(pair(&store), 5);
+}
+
+/// Nobody writes after the killed process, so nobody else undoes its commit.
+#[test]
+fn a_reader_without_time_undoes_a_commit_that_was_left() {
+    let Some((dir, data, table)) = mapped_store() else { return };
+    let store = EmbeddedStore::open(dir.path()).unwrap();
+    let txn = number_at(&table, LAST_TXN_AT) + 1;
+    set(&data, STATE_AT, state(txn - 1, 7, 1));
+    set(&table, LAST_TXN_AT, txn);
+    let found = store
+        .environment
+        .read(Deadline::after(Duration::ZERO), |reader| Ok(reader.get(PAIR[0])?.map(<[u8]>::to_vec)));
+    assert_eq!(found.unwrap(), Some(2_u64.to_be_bytes().to_vec()));
 }
 
 /// Kills a process at each of its stores to what a commit changes, one after the other.
