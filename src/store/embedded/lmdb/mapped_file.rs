@@ -1,12 +1,12 @@
 //! Data files that transactions change through the memory map, without a system call.
 //!
-//! LMDB calls this `MDB_WRITEMAP`. It makes a transaction several times as fast, and leaves three things to its user, which
+//! LMDB calls this `MDB_WRITEMAP`. It saves a transaction most of its time, and leaves three things to its user, which
 //! this file keeps. They are in page 0, behind what LMDB has there:
 //!
 //! | offset from [`MARK_AT`] | bytes | content |
 //! |---|---|---|
 //! | 0 | 8 | [`MAGIC`]: the file is one of this kind |
-//! | 8 | 8 | the [`State`] |
+//! | 8 | 8 | the [`CommitState`] |
 //! | 16 | 8 | allocated: so many bytes of the file have their place on the disk |
 //! | 24 | 8 | the size of a page |
 //!
@@ -81,34 +81,34 @@ enum Phase {
 /// From the lowest bit on: the [`Phase`] (2 bits), the commits that were begun (16 bits, from 0 again after the last), the number of
 /// the last complete transaction. A transaction that was undone is begun again with its number, so the count tells the two apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct State(u64);
+struct CommitState(u64);
 
-impl State {
+impl CommitState {
     const PHASE_BITS: u32 = 2;
     const COUNT_BITS: u32 = 16;
 
-    fn new(complete: u64, count: u64, phase: Phase) -> State {
-        let count = count & ((1 << State::COUNT_BITS) - 1);
-        State(((complete << State::COUNT_BITS | count) << State::PHASE_BITS) | phase as u64)
+    fn new(complete: u64, count: u64, phase: Phase) -> CommitState {
+        let count = count & ((1 << CommitState::COUNT_BITS) - 1);
+        CommitState(((complete << CommitState::COUNT_BITS | count) << CommitState::PHASE_BITS) | phase as u64)
     }
 
     fn complete(self) -> u64 {
-        self.0 >> (State::PHASE_BITS + State::COUNT_BITS)
+        self.0 >> (CommitState::PHASE_BITS + CommitState::COUNT_BITS)
     }
 
     fn count(self) -> u64 {
-        (self.0 >> State::PHASE_BITS) & ((1 << State::COUNT_BITS) - 1)
+        (self.0 >> CommitState::PHASE_BITS) & ((1 << CommitState::COUNT_BITS) - 1)
     }
 
     fn is_in(self, phase: Phase) -> bool {
-        self == State::new(self.complete(), self.count(), phase)
+        self == CommitState::new(self.complete(), self.count(), phase)
     }
 }
 
 /// A commit that was begun and has to be ended.
 #[derive(Debug)]
 pub(super) struct Begun {
-    state: State,
+    state: CommitState,
     txn: u64,
 }
 
@@ -240,8 +240,8 @@ impl MappedFile {
         self.state().complete()
     }
 
-    fn state(&self) -> State {
-        State(self.mark(STATE).load(Ordering::SeqCst))
+    fn state(&self) -> CommitState {
+        CommitState(self.mark(STATE).load(Ordering::SeqCst))
     }
 
     /// Returns whether a reader may use this transaction, with which LMDB has begun it after `complete` was read.
@@ -257,7 +257,7 @@ impl MappedFile {
 
     /// Notes that this transaction is about to be committed. The caller holds LMDB's mutex.
     pub(super) fn begin(&self, txn: u64) -> Begun {
-        let state = State::new(txn - 1, self.state().count() + 1, Phase::Committing);
+        let state = CommitState::new(txn - 1, self.state().count() + 1, Phase::Committing);
         self.mark(STATE).store(state.0, Ordering::SeqCst);
         self.completed(txn).store(0, Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -269,10 +269,10 @@ impl MappedFile {
     pub(super) fn end(&self, begun: &Begun) -> bool {
         // LMDB writes nothing if nothing has changed, and gives the next one this number.
         let complete = if self.has_completed(begun.txn) { begun.txn } else { begun.txn - 1 };
-        self.proceed(begun.state, State::new(complete, begun.state.count(), Phase::Idle))
+        self.proceed(begun.state, CommitState::new(complete, begun.state.count(), Phase::Idle))
     }
 
-    fn proceed(&self, from: State, to: State) -> bool {
+    fn proceed(&self, from: CommitState, to: CommitState) -> bool {
         self.mark(STATE).compare_exchange(from.0, to.0, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
@@ -288,14 +288,14 @@ impl MappedFile {
         let (complete, count) = (state.complete(), state.count());
         let is_claimed = state.is_in(Phase::Undoing)
             || state.is_in(Phase::Committing)
-                && self.proceed(state, State::new(complete, count, Phase::Undoing));
+                && self.proceed(state, CommitState::new(complete, count, Phase::Undoing));
         if !is_claimed {
             return Ok(());
         }
         self.completed(complete + 1).store(0, Ordering::SeqCst);
         let _quiet = NoSignal::file_size();
         self.table.write_all_at(&complete.to_ne_bytes(), LAST_TXN_AT)?;
-        self.mark(STATE).store(State::new(complete, count, Phase::Idle).0, Ordering::SeqCst);
+        self.mark(STATE).store(CommitState::new(complete, count, Phase::Idle).0, Ordering::SeqCst);
         Ok(())
     }
 

@@ -944,6 +944,8 @@ fn open_env(
     //   because it checks its process id first.
     // * Killed processes: LMDB's write mutex is robust. LMDB writes data pages before the meta page that refers to
     //   them. Stale reader slots are found by the record locks of their pid and cleared.
+    // * With WRITE_MAP, `mapped_file` changes words of page 0 and the numbers of LMDB's last two transactions, by atomic
+    //   operations, and keeps commits whole and holes of the file unused.
     // * No access passes the end of a file: the file is at least as long as its meta page says (`check_length` runs
     //   before any read), and the lock file has no holes (`create`).
     let env = unsafe { options.open(path) }?;
