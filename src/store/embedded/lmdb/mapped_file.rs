@@ -39,7 +39,6 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::process::{Resource, getrlimit};
 
 use super::private::Access;
-use crate::runtime::process::signals::NoSignal;
 
 /// Behind LMDB's part of page 0, and within the smallest page.
 const MARK_AT: u64 = 2048;
@@ -128,11 +127,9 @@ impl Engine {
         let is_owners = access == Access::Owner;
         // Setting the length of a file fails above this limit.
         let may_be_long = getrlimit(Resource::Fsize).current.is_none_or(|limit| limit >= length);
-        let has_offsets = cfg!(target_pointer_width = "64");
-        match is_owners && may_be_long && has_offsets && keeps_places(dir) {
-            true => Engine::Map,
-            false => Engine::Calls,
-        }
+        // Elsewhere LMDB has its numbers at other places.
+        let is_64_bit = cfg!(target_pointer_width = "64");
+        if is_owners && may_be_long && is_64_bit && keeps_places(dir) { Engine::Map } else { Engine::Calls }
     }
 }
 
@@ -293,29 +290,31 @@ impl MappedFile {
             return Ok(());
         }
         self.completed(complete + 1).store(0, Ordering::SeqCst);
-        let _quiet = NoSignal::file_size();
         self.table.write_all_at(&complete.to_ne_bytes(), LAST_TXN_AT)?;
         self.mark(STATE).store(CommitState::new(complete, count, Phase::Idle).0, Ordering::SeqCst);
         Ok(())
     }
 
-    /// Gives the file room for a transaction that uses up to `pages` pages of it.
-    pub(super) fn make_room(&self, pages: u64) -> io::Result<()> {
+    /// Gives the file room for a transaction after which up to `pages` of its pages are used. `used` are used before it.
+    pub(super) fn make_room(&self, used: u64, pages: u64) -> io::Result<()> {
         // With these, LMDB lists the pages that are free.
         let listed = (pages * LISTED).div_ceil(self.page_size) + FOR_THE_LIST;
         let needed = ((pages + listed) * self.page_size).min(self.length);
         let allocated = self.mark(ALLOCATED).load(Ordering::Acquire);
+        debug_assert!(used * self.page_size <= allocated, "a transaction has used more than it had room for");
         if needed <= allocated {
             return Ok(());
         }
-        let (now, filled) = allocate(&self.file, allocated, (needed + STEP).min(self.length));
+        // Never what is used, whatever the mark says.
+        let from = allocated.max(used * self.page_size);
+        let (now, filled) = allocate(&self.file, from, (needed + STEP).min(self.length));
         self.mark(ALLOCATED).store(now, Ordering::SeqCst);
         if now >= needed { Ok(()) } else { filled }
     }
 
     /// Like [`make_room`](MappedFile::make_room), and leaves room for what matters more.
-    pub(super) fn make_room_and_reserve(&self, pages: u64) -> io::Result<()> {
-        self.make_room(pages + RESERVE)
+    pub(super) fn make_room_and_reserve(&self, used: u64, pages: u64) -> io::Result<()> {
+        self.make_room(used, pages + RESERVE)
     }
 
     /// Returns how many pages a value takes that has no place beside its key.

@@ -3,6 +3,8 @@
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::time::Duration;
 
+use rustix::process::{Resource, Rlimit, setrlimit};
+
 use super::*;
 use crate::error::Code;
 use crate::names::holder::Identity;
@@ -222,6 +224,7 @@ fn mapped_store() -> Option<(tempfile::TempDir, File, File)> {
 /// Where a data file and a lock table have what a commit changes. `mapped_file` has the same numbers.
 const MARK_AT: u64 = 2048;
 const STATE_AT: u64 = MARK_AT + 8;
+const ALLOCATED_AT: u64 = MARK_AT + 16;
 const PAGE_SIZE_AT: u64 = MARK_AT + 24;
 const TXN_AT: u64 = 0x90;
 const LAST_TXN_AT: u64 = 8;
@@ -408,6 +411,27 @@ fn processes_killed_at_random_moments_leave_all_of_a_change_or_nothing() {
         assert!(found >= last, "round {round}: {found} after {last}");
         last = found;
     }
+}
+
+/// The limit of a file is as good as a disk that is full, but of this process only.
+#[test]
+fn grants_leave_a_part_of_a_full_disk_to_what_is_held() {
+    if !alone() {
+        return;
+    }
+    let Some((dir, data, _)) = mapped_store() else { return };
+    assert!(in_forked_child(|| {
+        let store = EmbeddedStore::open(dir.path()).unwrap();
+        let held = acquire(&store, "held").unwrap().unwrap();
+        let full = Rlimit { current: Some(number_at(&data, ALLOCATED_AT)), maximum: None };
+        setrlimit(Resource::Fsize, full).unwrap();
+        let refused = (0..100_000).find_map(|id| acquire(&store, &format!("{id}")).err()).unwrap();
+        assert_eq!(refused.code(), Code::RetriesExhausted, "{refused}");
+        let left = number_at(&data, ALLOCATED_AT) - store.environment.size() as u64;
+        assert!(left >= 256 * number_at(&data, PAGE_SIZE_AT), "only {left} bytes are left");
+        store.renew(&name("held"), &held, Duration::from_secs(7200), soon()).unwrap().is_some()
+            && store.release(&name("held"), &held, soon()).unwrap() == Released::Freed
+    }));
 }
 
 /// Until a machine starts again, its store stays as it was made.

@@ -155,13 +155,13 @@ impl<'a> Writer<'a> {
         room.tree = room.tree.max(pages(tree) as u64);
         // Each of them may be split.
         room.added += value.map_or(0, |value| levels + room.mapped.pages_of(value));
-        Ok(room.mapped.make_room(room.pages())?)
+        Ok(room.mapped.make_room(room.used, room.pages())?)
     }
 
     /// Refuses to go on if the disk has little room besides: what matters more needs it.
     pub(crate) fn keep_reserve(&self) -> Result<(), Fault> {
         let Some(room) = &self.room else { return Ok(()) };
-        Ok(room.mapped.make_room_and_reserve(room.pages())?)
+        Ok(room.mapped.make_room_and_reserve(room.used, room.pages())?)
     }
 }
 
