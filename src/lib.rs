@@ -152,7 +152,7 @@ pub use inventory as __inventory;
 /// For the `dlm` command.
 #[cfg(feature = "cli")]
 #[doc(hidden)]
-pub use runtime::process::signals::unblock_in_this_thread as __unblock_in_this_thread;
+pub use runtime::process::signals::receive_signals_after as __receive_signals_after;
 
 /// Checks what the documentation says about threads.
 const _: () = {

@@ -24,7 +24,7 @@ pub(crate) fn prepare() -> Result<(), CommandFailure> {
     let ignored = ignored();
     let is_ignored = |number: i32| ignored & (1 << (number - 1)) != 0;
     let ending: Vec<i32> = ENDING.into_iter().filter(|number| !is_ignored(*number)).collect();
-    dlm::__unblock_in_this_thread(&ending);
+    dlm::__receive_signals_after(&ending, || ());
     if !is_ignored(SIGXFSZ) {
         // A handler and not SIG_IGN, which the command of `dlm run` would inherit.
         signal_hook::flag::register(SIGXFSZ, Arc::default())
@@ -70,9 +70,10 @@ impl Signals {
         let numbers: Vec<i32> = numbers.iter().copied().filter(wanted).collect();
         let failed =
             |error: std::io::Error| CommandFailure::internal(format!("signals cannot be caught: {error}"));
-        let mut source = SignalsInfo::<WithOrigin>::new(&numbers).map_err(failed)?;
         // Whatever started this process may have blocked them. The threads and the command of this process inherit that.
-        dlm::__unblock_in_this_thread(&numbers);
+        // `signal_hook` installs its handler before it knows what that has to do: a signal between the two would be lost.
+        let source = dlm::__receive_signals_after(&numbers, || SignalsInfo::<WithOrigin>::new(&numbers));
+        let mut source = source.map_err(failed)?;
         let (sender, received) = unbounded();
         let (handle, cancel) = (source.handle(), CancelToken::new());
         let token = cancel.clone();

@@ -7,9 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dlm_testkit::{skipped, unless_stalled, until};
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Running, Shell, catches, is_running};
+use super::{Running, Shell, catches, catches_as, is_running};
 
 const DLM: &str = env!("CARGO_BIN_EXE_dlm");
 
@@ -171,6 +171,48 @@ fn signals_that_were_blocked_at_the_start_end_a_command_and_whatever_waits() {
         running.signal(Signal::TERM);
         assert_eq!(running.finish().status.signal(), Some(Signal::TERM.as_raw()), "{args:?}");
     }
+}
+
+#[test]
+fn a_signal_that_comes_as_soon_as_it_is_caught_is_not_lost() {
+    if !Command::new("strace").args(["-o", "/dev/null", "true"]).status().is_ok_and(|status| status.success())
+    {
+        return skipped("strace", "strace is not installed, or may not trace");
+    }
+    let shell = Shell::new();
+    let _lease = shell.acquire("x");
+    let usual = shell.dlm(&["acquire", "x"]);
+    let mut traced = Command::new("env");
+    // The process stays in the kernel for a while after it has got a handler.
+    traced.args([
+        "--default-signal",
+        "strace",
+        "-o",
+        "/dev/null",
+        "-e",
+        "inject=rt_sigaction:delay_exit=200000",
+    ]);
+    traced.args(usual.get_args().skip(1)).current_dir(shell.dir.path());
+    for (key, value) in usual.get_envs() {
+        match value {
+            Some(value) => traced.env(key, value),
+            None => traced.env_remove(key),
+        };
+    }
+    traced.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut running = Running(Some(traced.spawn().unwrap()));
+    let strace = running.child().id();
+    let children = format!("/proc/{strace}/task/{strace}/children");
+    let is_dlm =
+        |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "dlm\n");
+    let traced = || {
+        std::fs::read_to_string(&children).unwrap().split_whitespace().find(|pid| is_dlm(pid))?.parse().ok()
+    };
+    until("strace starts dlm", || traced().is_some());
+    let dlm = Pid::from_raw(traced().unwrap()).unwrap();
+    catches_as(dlm, Signal::TERM);
+    kill_process(dlm, Signal::TERM).unwrap();
+    running.finish().ends_with(143);
 }
 
 /// Under `ulimit -f`, a write beyond the limit ends a process that does not expect that (SIGXFSZ).

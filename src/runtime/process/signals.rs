@@ -196,17 +196,21 @@ impl Drop for NoSignal {
     }
 }
 
-/// Lets this thread receive these signals, also if the program that started this process has blocked them. Changes
-/// nothing for other threads.
+/// Runs `before` while this thread blocks these signals. Then lets this thread receive them, also if the program that
+/// started this process has blocked them. Changes nothing for other threads.
 #[cfg(feature = "cli")]
-pub fn unblock_in_this_thread(signals: &[i32]) {
+pub fn receive_signals_after<T>(signals: &[i32], before: impl FnOnce() -> T) -> T {
     let mut set = Set::empty();
     for signal in signals {
         // SAFETY: `sigemptyset` initialized the set. The call refuses numbers that are no signals.
         unsafe { sigaddset(&raw mut set, *signal) };
     }
+    let blocked = Blocked::new(&set);
+    let done = before();
+    std::mem::forget(blocked);
     // SAFETY: the call reads a `sigset_t`, and writes nothing because `old` is null.
     unsafe { pthread_sigmask(SIG_UNBLOCK, &raw const set, ptr::null_mut()) };
+    done
 }
 
 /// Returns whether the calling thread blocks signals as the library's threads must.
