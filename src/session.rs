@@ -96,7 +96,7 @@ impl Session {
         let terms = PollTerms { poll: settings.poll, timeout: settings.timeout };
         let poller =
             LatchPoller::new(Arc::clone(&store), Arc::clone(&background), Arc::clone(&notices), terms);
-        let queue = LocalQueues::new(Arc::clone(&notices));
+        let queue = LocalQueues::new(Arc::clone(&notices), Arc::clone(&store));
         let leases = {
             let (store, events) = (Arc::clone(&store), Arc::clone(&events));
             Leases::new(store, settings.clone(), events, Arc::clone(&queue), Arc::clone(&background))?

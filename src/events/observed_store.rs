@@ -369,6 +369,14 @@ impl LockStore for ObservedStore {
         self.store.shared_directory()
     }
 
+    fn note_poller(&self, until: Moment) {
+        self.store.note_poller(until);
+    }
+
+    fn may_have_pollers(&self) -> bool {
+        self.store.may_have_pollers()
+    }
+
     fn latches(&self) -> Option<&dyn LatchStore> {
         self.store.latches().map(|_| self as &dyn LatchStore)
     }

@@ -466,13 +466,18 @@ pub(crate) fn holder(session: &Session, name: &LockName) -> Result<Option<Holder
     session.store.holder(name, Deadline::after(session.settings.timeout))
 }
 
-/// Returns the error of an acquisition that found the lock held. It says if this process holds it.
+/// Until when a caller may come back that has not got the lock. It has no place in any queue then.
+const COMES_BACK: Duration = Duration::from_secs(120);
+
+/// Returns the error of an acquisition that found the lock held. It says if this process holds it. Notes that the caller may
+/// ask again.
 pub(crate) fn unavailable(
     session: &Session,
     name: &LockName,
     holder: Option<Holder>,
     waited: Duration,
 ) -> Error {
+    session.store.note_poller(Moment::now().after(COMES_BACK));
     let is_here = holder
         .as_ref()
         .is_some_and(|holder| !holder.is_waiting && holder.identity.as_ref() == Some(&session.identity));

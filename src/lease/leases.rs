@@ -632,7 +632,7 @@ mod tests {
         let (settings, background) = (Settings::default(), Arc::new(Background::new(1)));
         let notices = Notices::new(&settings.notices, settings.notices_all, None).unwrap();
         let events = Arc::new(EventSinks::default());
-        let queue = LocalQueues::new(Arc::new(notices));
+        let queue = LocalQueues::new(Arc::new(notices), Arc::clone(store) as _);
         Leases::new(Arc::clone(store) as _, settings, events, queue, background).unwrap()
     }
 

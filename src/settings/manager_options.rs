@@ -59,7 +59,8 @@ macro_rules! manager_options {
             /// stay](https://github.com/dlm-rs/dlm/blob/main/docs/linger.md). Default zero: a release frees the lock. At most 1 h,
             /// and for each lease at most its TTL. A holder that dies delays others by TTL and linger. Without
             /// [notices](Builder::notices), others may wait that much longer for a lock that nobody holds. Then this process leaves
-            /// it to them for 1.2 [retry](Builder::retry) intervals, unless [all have notices](Builder::notices_all).
+            /// it to them for 1.2 [retry](Builder::retry) intervals, unless [all have notices](Builder::notices_all) or the store knows that
+            /// nobody polls.
             ///
             /// Not through a gateway to HBase and not with `layout=both`: [`open`](Builder::open) refuses that.
             linger = "linger": Time, "0s",
@@ -120,7 +121,8 @@ macro_rules! manager_options {
                 "`local`, `off`, `udp://ADDRESS[:PORT]`: where waiters receive notices of a release",
                 checked_notices;
             /// Sets whether all processes that use the locks receive notices. If so, nobody depends on finding a lock free by
-            /// polling, and processes that pass a lock on do not leave it free now and then. Default: `false`. With `true`, a process
+            /// polling, and processes that pass a lock on do not leave it free now and then. Default: `false`: they do, unless the store
+            /// knows that nobody polls, as an embedded one of one user does. With `true`, a process
             /// without notices, such as a Java service, may wait for as long as others want the lock.
             notices_all = "notices_all": Flag, "false",
                 "`true`: nobody polls, so waiters need not leave the lock free now and then",

@@ -334,6 +334,18 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
         None
     }
 
+    /// Notes that a process waits until this moment which finds a free lock only by asking for it: it has no notices, or none
+    /// for this lock. Does not block. Default: nothing is noted.
+    fn note_poller(&self, until: Moment) {
+        let _ = until;
+    }
+
+    /// Returns whether such a process may wait. Then a lock that processes hand on to each other is left free now and then. Does not
+    /// block. Default: `true`, for a store that does not know all who use it.
+    fn may_have_pollers(&self) -> bool {
+        true
+    }
+
     /// Returns the latches in the same store, or `None` (the default) if the store keeps only locks.
     fn latches(&self) -> Option<&dyn LatchStore> {
         None

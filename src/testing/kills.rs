@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 #[cfg(target_arch = "x86_64")]
 use std::ptr;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[cfg(target_arch = "x86_64")]
 use rustix::process::getpid;
@@ -61,10 +61,17 @@ fn wait(pid: Pid) -> WaitStatus {
     waitpid(Some(pid), WaitOptions::UNTRACED).unwrap().expect("it waits").1
 }
 
-/// Kills a child that runs `run` after this time.
+/// Kills a child that runs `run` after this time, unless it was killed before.
 pub(crate) fn killed_after(time: Duration, run: impl FnOnce()) {
     let pid = forked(run);
-    thread::sleep(time);
+    let by = Instant::now() + time;
+    while let Some(left) = by.checked_duration_since(Instant::now()) {
+        if let Some((_, status)) = waitpid(Some(pid), WaitOptions::NOHANG).unwrap() {
+            assert!(status.signaled(), "it ended before it was killed: {status:?}");
+            return;
+        }
+        thread::sleep(left.min(Duration::from_millis(10)));
+    }
     kill_process(pid, Signal::KILL).unwrap();
     assert!(wait(pid).signaled(), "it ended before it was killed");
 }

@@ -25,7 +25,9 @@
 //! wants to raise its own hold comes before all others.
 //!
 //! With [`notices`](crate::wait::notices) the queues of several processes form one queue, and the quantum is that of the
-//! whole queue: a lock that is released goes to the process whose first waiter has waited longest.
+//! whole queue: a lock that is released goes to the process whose first waiter has waited longest. It yields only if somebody
+//! may wait without notices, as far as the store knows: who is refused and is not in that queue notes it in the store, and so
+//! does who ends without the lock.
 
 #[cfg(test)]
 mod tests;
@@ -44,6 +46,7 @@ use crate::names::mode::Mode;
 use crate::runtime::cancel::CancelToken;
 use crate::runtime::sync::{AtomicBool, Condvar, HashMap, Mutex, MutexGuard};
 use crate::runtime::time::{Deadline, LONGEST_PARK, Moment, jittered};
+use crate::store::LockStore;
 use crate::wait::fairness::{LOOP_QUANTUM, Past, Recent, others_turn};
 use crate::wait::notices::{ANSWER, Arrival, LocalQueueAtRelease, LocalWaiters, NextTurn, Notices};
 
@@ -122,6 +125,8 @@ pub(crate) struct LocalQueues {
     recent: Mutex<Recent>,
     /// Called without any mutex of the queues.
     notices: Arc<Notices>,
+    /// Knows who polls.
+    store: Arc<dyn LockStore>,
     /// Makes the moments of this manager's reads differ from those of others.
     began: Moment,
 }
@@ -130,7 +135,8 @@ pub(crate) struct LocalQueues {
 impl Default for LocalQueues {
     fn default() -> LocalQueues {
         let (closed, by_name, recent) = (AtomicBool::default(), Mutex::default(), Mutex::default());
-        LocalQueues { closed, by_name, recent, notices: Arc::new(Notices::off()), began: Moment::now() }
+        let (notices, store) = (Arc::new(Notices::off()), Arc::new(crate::store::MemoryStore::new()));
+        LocalQueues { closed, by_name, recent, notices, store, began: Moment::now() }
     }
 }
 
@@ -162,6 +168,8 @@ struct QueueState {
     /// When the front reads the store if the process that received the last notice does not answer its registration.
     /// The retry interval, after which it reads otherwise.
     unless_acknowledged: Option<Duration>,
+    /// Whether a waiter of this process was refused since the last grant.
+    was_refused: bool,
     /// Whether the front has read the store early because no notice said who holds the lock.
     has_looked_early: bool,
     /// Since when readers of other processes have had the lock, if they have it.
@@ -250,9 +258,10 @@ pub(crate) enum QueueStep {
 }
 
 impl LocalQueues {
-    pub(crate) fn new(notices: Arc<Notices>) -> Arc<LocalQueues> {
+    pub(crate) fn new(notices: Arc<Notices>, store: Arc<dyn LockStore>) -> Arc<LocalQueues> {
         let (closed, by_name, recent) = (AtomicBool::default(), Mutex::default(), Mutex::default());
-        let queues = Arc::new(LocalQueues { closed, by_name, recent, notices, began: Moment::now() });
+        let queues = LocalQueues { closed, by_name, recent, notices, store, began: Moment::now() };
+        let queues = Arc::new(queues);
         let waiters: Weak<LocalQueues> = Arc::downgrade(&queues);
         queues.notices.set_waiters(waiters);
         queues
@@ -347,7 +356,7 @@ impl LocalQueues {
     /// Records that a lock which stays is about to be released because its time is over: see
     /// [`left_to_others`](LocalQueues::left_to_others), which follows. It may be free before the release is answered.
     pub(crate) fn leaves(&self, name: &LockName, retry: Duration) {
-        if !self.notices.are_all() {
+        if !self.nobody_polls() {
             self.recent.lock().leave(name, others_turn(Moment::now(), retry));
         }
     }
@@ -356,7 +365,8 @@ impl LocalQueues {
     /// this process leaves it to them for one interval. Those who have notices ask at once. Does the same as
     /// [`released`](LocalQueues::released) if nobody polls.
     pub(crate) fn left_to_others(&self, name: &LockName, grant: Option<u64>, retry: Duration) {
-        if self.notices.are_all() {
+        // If somebody polled when it was about to be released, this process leaves it to others already.
+        if self.nobody_polls() && self.left_until(name).is_none() {
             return self.released(name, grant, retry);
         }
         let until = others_turn(Moment::now(), retry);
@@ -390,7 +400,7 @@ impl LocalQueues {
         };
         let now = Moment::now();
         let quantum = retry.saturating_mul(if queue.is_some() { QUANTUM } else { LOOP_QUANTUM });
-        let is_over = !self.notices.are_all() && since.is_some_and(|since| now.since(since) > quantum);
+        let is_over = since.is_some_and(|since| now.since(since) > quantum) && !self.nobody_polls();
         let yield_until = is_over.then(|| others_turn(now, retry));
         let front = front.filter(|_| !self.closed.load(Ordering::SeqCst));
         let released = match grant {
@@ -426,6 +436,11 @@ impl LocalQueues {
             }
         }
         yield_until.is_some()
+    }
+
+    /// Whether no time must be left to processes that find a free lock only by asking.
+    fn nobody_polls(&self) -> bool {
+        self.notices.are_all() || self.notices.are_open() && !self.store.may_have_pollers()
     }
 
     /// Returns when a waiter of this process last saw a writer hold the lock, as far as the queue remembers.
@@ -544,6 +559,7 @@ impl QueueState {
             ours: matches!(past, Past::Held(_)),
             releases: 0,
             unless_acknowledged: None,
+            was_refused: false,
             has_looked_early: false,
             away_since: None,
             writer_seen: Moment::OVER,
@@ -728,6 +744,7 @@ impl<Q: Deref<Target = LocalQueues>> QueueTicket<Q> {
         let mut state = self.queue.state.lock();
         state.holder = None;
         (state.holder_ends, state.has_paused, state.asks_beside_readers) = (Moment::NEVER, false, 0);
+        state.was_refused = false;
         if terms.mode == Mode::Exclusive {
             let now = Moment::now();
             // Readers had the lock for so short a time that others of them did not find it.
@@ -799,13 +816,25 @@ impl<Q: Deref<Target = LocalQueues>> QueueTicket<Q> {
         state.holder = holder;
         state.ask_at(next, Ask::Read);
         let somebody_stays = state.waiting.len() > 1 || !terms.by.passed();
+        let (is_first, is_ours) = (!std::mem::replace(&mut state.was_refused, true), state.ours);
         drop(state);
+        self.note_poller(is_first || is_ours, retry);
         match notices {
             notices if somebody_stays => {
                 self.queues.notices.refused(&self.name, notices, has_readers, self.waiter.arrival())
             }
             Some(holder) => self.queues.notices.want(holder),
             None => {}
+        }
+    }
+
+    /// Notes in the store that this process polls, if it does. `is_early`: the next holder may still get its registration, or a
+    /// thread of this process has the lock.
+    fn note_poller(&self, is_early: bool, retry: Duration) {
+        let LocalQueues { notices, store, .. } = &*self.queues;
+        if !notices.are_open() || !is_early && !notices.are_expected(&self.name) {
+            // Until the next look, and for a whole quantum of those that pass the lock on.
+            store.note_poller(Moment::now().after(retry.saturating_mul(QUANTUM + 2)));
         }
     }
 

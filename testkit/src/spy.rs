@@ -239,6 +239,14 @@ impl LockStore for Spy {
         self.inner.shared_directory()
     }
 
+    fn note_poller(&self, until: Moment) {
+        self.inner.note_poller(until);
+    }
+
+    fn may_have_pollers(&self) -> bool {
+        self.inner.may_have_pollers()
+    }
+
     fn modes(&self) -> Option<&dyn ModeStore> {
         self.inner.modes().map(|_| self as &dyn ModeStore)
     }

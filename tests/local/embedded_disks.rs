@@ -152,10 +152,15 @@ fn damaged_files_are_an_error_not_a_crash() {
 /// Earlier versions could leave such a generation, and nobody could open it again.
 #[test]
 fn a_store_that_lacks_files_is_completed_by_the_next_unless_somebody_uses_it() {
-    let files = ["clock", "gate", "locks-lock", "locks"];
-    for lacks in 1..16_u32 {
+    for lacks in 1..32_u32 {
         let (dir, store) = open();
         let path = dir.path().join("store");
+        let mut files = vec!["clock", "gate", "locks-lock", "locks", "words"];
+        files.retain(|file| data_file(&path).with_file_name(file).exists());
+        if lacks >= 1 << files.len() {
+            // Only a file that is changed through the memory map has the last one.
+            return;
+        }
         let first = grant(&store, &name("a"), TTL).unwrap();
         let generation = data_file(&path).parent().unwrap().to_owned();
         let lacking = files.iter().enumerate().filter(|(at, _)| lacks & 1 << at != 0).map(|(_, file)| *file);

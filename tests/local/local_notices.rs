@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use dlm::store::{
-    Acquired, Attempt, GrantEndpoint, Identity, LatchListener, LatchStore, LockStore, MemoryStore,
-    NoticeEndpoint,
+    Acquired, Attempt, EmbeddedStore, GrantEndpoint, Identity, LatchListener, LatchStore, LockStore,
+    MemoryStore, NoticeEndpoint,
 };
 use dlm::{AcquireOptions, Code, Deadline, LatchKind, Lease, Level, Lock, LockManager};
-use dlm_testkit::{Call, LONG, Spy, until};
+use dlm_testkit::{Call, LONG, Spy, skipped, until};
 
 /// Longer than every test.
 const RETRY: Duration = Duration::from_secs(3600);
@@ -496,4 +496,38 @@ fn a_waiter_is_told_at_the_end_of_a_minimum_hold() {
     until_registered(&lock, 1);
     assert!(held.release().unwrap());
     until("it is granted", || pending.take().unwrap().is_some());
+}
+
+/// A program that tries once a minute must find a lock free now and then that processes with notices pass on to each other.
+#[test]
+fn who_ends_without_the_lock_may_come_back() {
+    type Ends = fn(&Lock) -> Option<Code>;
+    let ends: [Ends; 3] = [
+        |lock| lock.try_acquire().err().map(|error| error.code()),
+        |lock| lock.acquire_within(RETRY, Duration::from_millis(1)).err().map(|error| error.code()),
+        |lock| {
+            let pending = lock.start(&AcquireOptions::new().wait(Duration::ZERO)).unwrap();
+            let mut code = None;
+            until("it has ended", || {
+                code = pending.take().err().map(|error| error.code());
+                code.is_some()
+            });
+            code
+        },
+    ];
+    for ends in ends {
+        let directory = tempfile::tempdir().unwrap();
+        let store: Arc<dyn LockStore> = Arc::new(EmbeddedStore::open(directory.path()).unwrap());
+        if !store.shared_directory().unwrap().join("words").exists() {
+            return skipped("ext4", "the folder for temporary files is on another file system");
+        }
+        let managers = [(); 2].map(|()| {
+            LockManager::builder().store(Arc::clone(&store)).client("tests").retry(RETRY).open().unwrap()
+        });
+        let [ours, theirs] = managers.each_ref().map(|manager| manager.lock("told", Level::Xdc).unwrap());
+        let _held = ours.acquire().unwrap();
+        assert!(!store.may_have_pollers());
+        assert_eq!(ends(&theirs), Some(Code::LockUnavailable));
+        assert!(store.may_have_pollers());
+    }
 }

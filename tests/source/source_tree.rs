@@ -577,11 +577,12 @@ fn whatever_opens_a_descriptor_leaves_the_standard_streams_free() {
         "new_current_thread(",
     ];
     // Under a `Turn`, which has a `StreamsTaken`, or called by a file that has one.
-    const CALLED_UNDER_ONE: [&str; 6] = [
+    const CALLED_UNDER_ONE: [&str; 7] = [
         "store/embedded/lmdb/dir_lock.rs",
         "store/embedded/lmdb/mapped_file.rs",
         "store/embedded/lmdb/opened.rs",
         "store/embedded/lmdb/reader_table.rs",
+        "store/embedded/lmdb/shared_words.rs",
         "store/embedded/lmdb/writer_lock.rs",
         "store/embedded/default_dir.rs",
     ];

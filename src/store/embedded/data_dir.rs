@@ -4,7 +4,8 @@
 //! <directory>/                 mode 0700, one user's; for a group 2770
 //!   boot-<boot id>/            one generation: everything since the machine started; modes as above
 //!     locks, locks-lock        LMDB's data file and its lock table
-//!     gate                     the file of the writer lock, see `lmdb`
+//!     gate                     the file of the writer lock, see `lmdb`; its end tells that the files were deleted
+//!     words                    the writer lock of a data file that is changed through the memory map, and who polls
 //!     clock                    the offset of the boot clock that measures its leases
 //!     alive-<random>           locked while a process lives, see `liveness`
 //!     notices-<random>         the socket at which a process receives notices, see `wait/notices`

@@ -656,6 +656,14 @@ impl LockStore for EmbeddedStore {
         Some(&self.generation)
     }
 
+    fn note_poller(&self, until: Moment) {
+        self.environment.note_poller(until);
+    }
+
+    fn may_have_pollers(&self) -> bool {
+        self.environment.may_have_pollers()
+    }
+
     fn modes(&self) -> Option<&dyn ModeStore> {
         Some(self)
     }

@@ -5,6 +5,9 @@ use std::thread;
 
 use super::*;
 use crate::names::lock_name::{Level, NamePolicy};
+#[cfg(feature = "embedded")]
+use crate::settings::limits::NoticesSetting;
+use crate::store::MemoryStore;
 use crate::testing::patience::{LONG, until};
 
 const RETRY: Duration = Duration::from_millis(20);
@@ -172,7 +175,7 @@ fn a_store_that_fails_the_front_fails_the_line_and_a_doubt_does_not() {
 fn a_wait_that_ends_behind_a_request_without_an_answer_asks_once() {
     let (held, over) = (Holder::new(None, None, None), terms(Duration::ZERO));
     for (known, is_granted) in [(None, false), (Some(held), false), (None, true)] {
-        let queues = LocalQueues::new(Arc::new(Notices::off()));
+        let queues = LocalQueues::new(Arc::new(Notices::off()), Arc::new(MemoryStore::new()));
         let [front, next] = [(); 2].map(|()| queues.join_without_thread(&name(), &rarely(), || {}));
         let Ok(QueueStep::Ask(_, releases)) = front.step(&rarely(), false) else { panic!("its turn") };
         let is_known = known.is_some() || is_granted;
@@ -625,4 +628,66 @@ fn a_reader_waits_for_as_long_as_the_writer_in_front_of_it_had_waited() {
     );
     assert_eq!(state.turn_of(&writer.waiter), None);
     drop(state);
+}
+
+#[cfg(feature = "embedded")]
+type PollersSite = (tempfile::TempDir, Arc<dyn LockStore>, [Arc<LocalQueues>; 2]);
+
+/// A store that knows who polls, and queues of two managers that use it: one without notices, one with them. `None` if files are
+/// not changed through the memory map here.
+#[cfg(feature = "embedded")]
+fn where_pollers_are_known() -> Option<PollersSite> {
+    let directory = tempfile::tempdir().unwrap();
+    let store: Arc<dyn LockStore> = Arc::new(crate::store::EmbeddedStore::open(directory.path()).unwrap());
+    if !store.shared_directory().unwrap().join("words").exists() {
+        eprintln!("*** SKIPPED: the folder for temporary files is not on ext4 or tmpfs");
+        return None;
+    }
+    let with = Notices::new(&NoticesSetting::Local, false, store.shared_directory()).unwrap();
+    assert!(with.are_open());
+    let queues =
+        [Notices::off(), with].map(|notices| LocalQueues::new(Arc::new(notices), Arc::clone(&store)));
+    Some((directory, store, queues))
+}
+
+#[cfg(feature = "embedded")]
+#[test]
+fn a_queue_that_passes_a_lock_on_yields_only_if_somebody_polls() {
+    let Some((_directory, store, queues)) = where_pollers_are_known() else { return };
+    let yields = |queues: &Arc<LocalQueues>| {
+        let terms = Terms { retry: Duration::from_millis(1), ..terms(WAIT) };
+        let front = queues.join(&name(), &terms);
+        let _behind = queues.join(&name(), &terms);
+        front.granted(&terms);
+        drop(front);
+        thread::sleep(2 * QUANTUM * terms.retry);
+        queues.released(&name(), None, terms.retry);
+        queues.by_name.lock()[&name()].state.lock().yielding
+    };
+    let [without, with] = queues;
+    assert!(!yields(&with));
+    assert!(yields(&without), "it does not know of others");
+    store.note_poller(Moment::now().after(LONG));
+    assert!(yields(&with));
+}
+
+#[cfg(feature = "embedded")]
+#[test]
+fn who_is_refused_and_does_not_wait_in_the_queue_of_other_processes_notes_that_it_polls() {
+    let refused = |has_notices: usize, times: usize, is_held_here: bool| {
+        let (_directory, store, queues) = where_pollers_are_known()?;
+        let terms = Terms { retry: Duration::from_secs(60), ..terms(WAIT) };
+        let waiter = queues[has_notices].join(&name(), &terms);
+        if is_held_here {
+            waiter.granted(&terms);
+        }
+        (0..times).for_each(|_| waiter.refused(None, &terms, 0));
+        Some(store.may_have_pollers())
+    };
+    let Some(may_have_pollers) = refused(0, 0, false) else { return };
+    assert!(!may_have_pollers);
+    assert_eq!(refused(0, 1, false), Some(true), "it has no notices");
+    assert_eq!(refused(1, 1, false), Some(false), "it may be registered soon");
+    assert_eq!(refused(1, 2, false), Some(true), "nobody has answered");
+    assert_eq!(refused(1, 2, true), Some(false), "a thread of this process has it");
 }

@@ -284,6 +284,11 @@ impl LockQueue {
         self.turn == QueueTurn::Held && (self.is_wanted || !self.entries.is_empty())
     }
 
+    /// Whether this process waits, and the one with which it is registered has answered.
+    pub(super) fn is_acknowledged(&self) -> bool {
+        self.wait.as_ref().is_some_and(|wait| wait.is_acknowledged)
+    }
+
     /// Whether this process waits, registered with the process at this endpoint.
     pub(super) fn waits_with(&self, from: NoticeEndpoint) -> bool {
         self.with().is_some_and(|(with, _)| with == from)

@@ -137,6 +137,12 @@ impl LockQueues {
         queue.is_some_and(LockQueue::is_wanted)
     }
 
+    /// Whether this process waits, and the one with which it is registered has answered.
+    pub(super) fn is_acknowledged(&self, name: &LockName) -> bool {
+        let queue = self.ids.get(name).and_then(|id| self.queues.get(id));
+        queue.is_some_and(LockQueue::is_acknowledged)
+    }
+
     /// The store refused the lock to the first waiter of this process. `has_readers`: because of readers, or of a writer that
     /// waits for them.
     pub(super) fn refused(

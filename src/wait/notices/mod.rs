@@ -315,6 +315,11 @@ impl Notices {
         self.shared.with(|queues, now| queues.joined(name, mode, now)) == Some(true)
     }
 
+    /// Whether this process waits in the queue of those with notices.
+    pub(crate) fn are_expected(&self, name: &LockName) -> bool {
+        self.shared.with(|queues, _| queues.is_acknowledged(name)) == Some(true)
+    }
+
     /// See [`LockQueues::refused`].
     pub(crate) fn refused(
         &self,

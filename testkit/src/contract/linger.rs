@@ -14,7 +14,9 @@ use crate::{Call, Spy};
 const STAYS: Duration = HELD;
 const NOTICES: &str = "udp://127.0.0.1";
 
+/// To a store that knows who polls, somebody does.
 fn builder(site: &Site, linger: Duration) -> Builder {
+    site.store().note_poller(Moment::now().after(2 * NEVER));
     site.builder().linger(linger)
 }
 

@@ -128,6 +128,7 @@ pub fn readers_in_a_loop_leave_a_writer_that_polls_its_turn(site: &Site) {
 
 /// Another updater polls, and nothing in the store keeps those out that come back. A writer announces itself.
 pub fn an_updater_leaves_a_lock_that_has_stayed_to_others_and_a_reader_does_not(site: &Site) {
+    site.store().note_poller(Moment::now().after(8 * LONGEST));
     for (mode, is_held) in
         [(Mode::Update, false), (Mode::Update, true), (Mode::Shared, false), (Mode::Shared, true)]
     {

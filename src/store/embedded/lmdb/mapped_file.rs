@@ -18,8 +18,7 @@
 //! killed one has left. LMDB alternates between two such pages, so the one before is intact. Readers also begin
 //! again if the page was reused while they copied it: the writer clears the number in it first.
 //!
-//! The writer lock is not enough for this, because a process loses it when anything in the process closes its file. So whoever
-//! undoes a commit holds LMDB's own mutex, and claims the commit: its writer may live and be about to end it.
+//! The writer lock is not enough for this, because a process can lose it: see `shared_words`. So whoever undoes a commit holds LMDB's own mutex, and claims the commit: its writer may live and be about to end it.
 //!
 //! **Room.** The file has its full length from the beginning. A write to a page without a place on the disk kills the process
 //! (SIGBUS) if the disk is full. So the writer fills pages with zeros by write(2), which can fail, before a
@@ -39,11 +38,12 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::process::{Resource, getrlimit};
 
 use super::private::Access;
+use crate::runtime::process::signals::NoSignal;
 
 /// Behind LMDB's part of page 0, and within the smallest page.
 const MARK_AT: u64 = 2048;
 const MARK_BYTES: usize = 32;
-const MAGIC: [u8; 8] = *b"dlm-map\x02";
+const MAGIC: [u8; 8] = *b"dlm-map\x03";
 const STATE: usize = 8;
 const ALLOCATED: usize = 16;
 const PAGE_SIZE: usize = 24;
@@ -166,20 +166,18 @@ unsafe impl Send for MappedFile {}
 unsafe impl Sync for MappedFile {}
 
 impl MappedFile {
+    /// Returns whether the file at `path` is of this kind.
+    pub(super) fn is_at(path: &Path) -> io::Result<bool> {
+        Ok(read_mark(&File::open(path)?)?.is_some())
+    }
+
     /// Opens the file at `path` if it is of this kind. `table` is its lock table.
     ///
     /// # Errors
     /// [`io::ErrorKind::InvalidData`] if it does not have `length` bytes, or is damaged.
     pub(super) fn open(path: &Path, table: &File, length: u64) -> io::Result<Option<MappedFile>> {
         let file = File::options().read(true).write(true).open(path)?;
-        let mut mark = [0; MARK_BYTES];
-        match file.read_exact_at(&mut mark, MARK_AT) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
-            read => read?,
-        }
-        if mark[..MAGIC.len()] != MAGIC {
-            return Ok(None);
-        }
+        let Some(mark) = read_mark(&file)? else { return Ok(None) };
         let mut page_size = [0; 8];
         page_size.copy_from_slice(&mark[PAGE_SIZE..]);
         let page_size = u64::from_ne_bytes(page_size);
@@ -290,6 +288,7 @@ impl MappedFile {
             return Ok(());
         }
         self.completed(complete + 1).store(0, Ordering::SeqCst);
+        let _quiet = NoSignal::file_size();
         self.table.write_all_at(&complete.to_ne_bytes(), LAST_TXN_AT)?;
         self.mark(STATE).store(CommitState::new(complete, count, Phase::Idle).0, Ordering::SeqCst);
         Ok(())
@@ -305,6 +304,7 @@ impl MappedFile {
         if needed <= allocated {
             return Ok(());
         }
+        let _quiet = NoSignal::file_size();
         // Never what is used, whatever the mark says.
         let from = allocated.max(used * self.page_size);
         let (now, filled) = allocate(&self.file, from, (needed + STEP).min(self.length));
@@ -327,6 +327,15 @@ impl Drop for MappedFile {
     fn drop(&mut self) {
         // SAFETY: the mapping that `map` made. No reference to it outlives `self`.
         let _ = unsafe { munmap(self.pages.as_ptr().cast(), (META_PAGES * self.page_size) as usize) };
+    }
+}
+
+/// Returns the mark of a file that is of this kind.
+fn read_mark(file: &File) -> io::Result<Option<[u8; MARK_BYTES]>> {
+    let mut mark = [0; MARK_BYTES];
+    match file.read_exact_at(&mut mark, MARK_AT) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+        read => read.map(|()| mark.starts_with(&MAGIC).then_some(mark)),
     }
 }
 

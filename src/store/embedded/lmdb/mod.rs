@@ -11,6 +11,7 @@ mod ofd_lock;
 mod opened;
 mod private;
 mod reader_table;
+mod shared_words;
 #[cfg(test)]
 mod tests;
 mod transaction;
@@ -32,9 +33,11 @@ use heed::MdbError;
 use rustix::io::{FdFlags, fcntl_setfd};
 
 use self::group_commit::{CommitBatch, EAGER_LOOKS, Entry, Made, Queued, Woken};
+use self::mapped_file::MappedFile;
 use self::opened::{Opened, create_mapped, map_size, open_file};
 use self::private::FileId;
 use self::reader_table::ReaderTable;
+use self::shared_words::SharedWords;
 use self::writer_lock::{WriterGuard, WriterLock, WriterTurn};
 use crate::error::{Cause, Error, Result};
 use crate::runtime::process::descriptors::StreamsTaken;
@@ -42,7 +45,7 @@ use crate::runtime::process::fork_pause::ForkPause;
 use crate::runtime::process::process_mark::ProcessMark;
 use crate::runtime::process::signals::NoSignal;
 use crate::runtime::sync::real::{RwLock, TimedGuard, TimedMutex};
-use crate::runtime::time::{self, Deadline};
+use crate::runtime::time::{self, Deadline, Moment};
 
 pub(crate) use self::dir_lock::DirLock;
 pub(crate) use self::mapped_file::Engine;
@@ -72,6 +75,8 @@ const DATA_FILE: &str = "locks";
 const LOCK_SUFFIX: &str = "-lock";
 const LOCK_FILE: &str = "locks-lock";
 const WRITER_LOCK_FILE: &str = "gate";
+/// Only beside a data file that is changed through the memory map.
+const SHARED_WORDS_FILE: &str = "words";
 
 /// All environments that this process has open, by directory (device, inode). Two paths to one directory must not
 /// open it twice.
@@ -120,13 +125,15 @@ struct EnvironmentInner {
 
 /// Returns whether `dir` has all files of an environment. Opening the environment would create missing files.
 pub(crate) fn has_files(dir: &Path) -> bool {
-    [WRITER_LOCK_FILE, DATA_FILE].iter().all(|name| dir.join(name).is_file()) && has_lock_file(dir)
+    let is_mapped = || MappedFile::is_at(&dir.join(DATA_FILE)).unwrap_or(false);
+    [WRITER_LOCK_FILE, DATA_FILE].iter().all(|name| dir.join(name).is_file())
+        && is_whole(&dir.join(LOCK_FILE), LOCK_FILE_BYTES)
+        && (is_whole(&dir.join(SHARED_WORDS_FILE), shared_words::FILE_BYTES) || !is_mapped())
 }
 
-/// Returns whether `dir` has a lock file that LMDB can have initialised.
-fn has_lock_file(dir: &Path) -> bool {
-    let found = fs::symlink_metadata(dir.join(LOCK_FILE));
-    found.is_ok_and(|found| found.is_file() && found.len() >= LOCK_FILE_BYTES as u64)
+/// Returns whether there is a file that whoever created it has filled.
+fn is_whole(path: &Path, bytes: usize) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| found.is_file() && found.len() >= bytes as u64)
 }
 
 /// Returns what to say of a file that cannot be mapped because the process may have no more addresses.
@@ -186,7 +193,7 @@ impl Turn {
         if !dir.join(WRITER_LOCK_FILE).is_file() {
             file(WRITER_LOCK_FILE, &[]).map_err(|error| unable(error.into()))?;
         }
-        if !has_lock_file(dir) {
+        if !is_whole(&dir.join(LOCK_FILE), LOCK_FILE_BYTES) {
             // Write the bytes instead of only setting the size: if the disk is full, the first access to a hole in a
             // mapped file kills the process (SIGBUS).
             file(LOCK_FILE, &[0; LOCK_FILE_BYTES]).map_err(|error| unable(error.into()))?;
@@ -200,7 +207,15 @@ impl Turn {
         // LMDB initialises the lock file here, because nobody else has it open. It never does so again.
         let open = || {
             let table = File::options().read(true).write(true).open(dir.join(LOCK_FILE))?;
-            if is_new && Engine::for_new(dir, access, map_size(limit) as u64) == Engine::Map {
+            let is_mapped = if is_new {
+                Engine::for_new(dir, access, map_size(limit) as u64) == Engine::Map
+            } else {
+                MappedFile::is_at(&data)?
+            };
+            if is_mapped && !is_whole(&dir.join(SHARED_WORDS_FILE), shared_words::FILE_BYTES) {
+                file(SHARED_WORDS_FILE, &[0; shared_words::FILE_BYTES])?;
+            }
+            if is_new && is_mapped {
                 create_mapped(&data, limit)?;
             }
             open_file(&data, &table, limit)
@@ -344,6 +359,17 @@ impl Environment {
         self.inner().limit
     }
 
+    /// See [`LockStore::note_poller`](crate::store::LockStore::note_poller).
+    pub(crate) fn note_poller(&self, until: Moment) {
+        self.inner().writer_lock.words().into_iter().for_each(|words| words.note_poller(until));
+    }
+
+    /// See [`LockStore::may_have_pollers`](crate::store::LockStore::may_have_pollers). Files that are changed by calls are used
+    /// by versions of this library that do not note it.
+    pub(crate) fn may_have_pollers(&self) -> bool {
+        self.inner().writer_lock.words().is_none_or(SharedWords::may_have_pollers)
+    }
+
     /// Returns the open environment, for a change.
     fn usable(&self) -> Result<&EnvironmentInner> {
         let inner = self.inner();
@@ -393,7 +419,9 @@ impl EnvironmentInner {
         let reader_table =
             ReaderTable::claim(&dir.join(LOCK_FILE)).map_err(unable)?.ok_or_else(|| pid_taken(store))?;
         reader_table.keep_initialised(by).map_err(unable)?;
-        let writer_lock = WriterLock::open(&dir.join(WRITER_LOCK_FILE)).map_err(unable)?;
+        let is_mapped = MappedFile::is_at(&dir.join(DATA_FILE)).map_err(unable)?;
+        let word = is_mapped.then(|| dir.join(SHARED_WORDS_FILE));
+        let writer_lock = WriterLock::open(&dir.join(WRITER_LOCK_FILE), word.as_deref()).map_err(unable)?;
         let inner = EnvironmentInner {
             store: store.to_owned(),
             dir: dir.to_owned(),
@@ -498,7 +526,7 @@ impl EnvironmentInner {
             self.reopen_or_warn();
             return Err(self.failed("writing", NOT_OPEN));
         };
-        let quiet = NoSignal::file_size();
+        let quiet = opened.quiet();
         let own = self.write_alone(opened, change);
         // Threads that write alone hand the writer on to each other, and a queued change would find it free by luck only.
         let mut batch = CommitBatch::empty();
@@ -583,7 +611,7 @@ impl EnvironmentInner {
         let open = self.open.read();
         let (ends, is_usable) = match open.as_ref() {
             Some(opened) => {
-                let _quiet = NoSignal::file_size();
+                let _quiet = opened.quiet();
                 self.make_batch(opened, batch.changes())
             }
             None => (batch.changes().iter().map(|_| Err(self.failed("writing", NOT_OPEN))).collect(), false),
@@ -692,7 +720,7 @@ impl EnvironmentInner {
         };
         let guard = turn
             .enter(by)
-            .map_err(|error| exhausted("its file `gate` cannot be locked", Some(error.into())))?
+            .map_err(|error| exhausted("its file `gate` or `words` cannot be locked", Some(error.into())))?
             .ok_or_else(|| self.still_writing())?;
         match self.writer_lock.is_deleted() {
             Ok(false) => Ok(guard),
@@ -711,7 +739,6 @@ impl EnvironmentInner {
     fn undo_unfinished(&self) -> Result<bool> {
         let unable = |fault| self.failed("reading", fault);
         let Some(turn) = self.writer_lock.try_turn() else { return Ok(false) };
-        let _quiet = NoSignal::file_size();
         let guard = turn.enter(Deadline::after(Duration::ZERO)).map_err(|error| unable(Fault::Io(error)))?;
         let Some(_guard) = guard else { return Ok(false) };
         self.open.read().as_ref().map_or(Ok(()), Opened::undo_unfinished).map_err(unable)?;

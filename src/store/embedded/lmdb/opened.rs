@@ -10,6 +10,7 @@ use heed::{CommitOrAbort, EnvFlags, EnvOpenOptions, MdbError, WithoutTls};
 
 use super::mapped_file::{Engine, MappedFile};
 use super::transaction::{Fault, FileRoom, Reader, RecordsDatabase, Writer};
+use crate::runtime::process::signals::NoSignal;
 use crate::runtime::time;
 
 /// Further room in the memory map, for transactions that delete what has expired in a file that versions of this library
@@ -32,6 +33,12 @@ pub(super) struct Opened {
 impl Opened {
     pub(super) fn engine(&self) -> Engine {
         if self.mapped.is_some() { Engine::Map } else { Engine::Calls }
+    }
+
+    /// To be kept during transactions that write: see [`NoSignal::file_size`]. A mapped file is rarely written to by a call, so it
+    /// does that by itself.
+    pub(super) fn quiet(&self) -> Option<NoSignal> {
+        if self.mapped.is_some() { None } else { NoSignal::file_size() }
     }
 
     /// Returns `None` if another process ends a transaction at this moment, or was killed there.
@@ -61,7 +68,7 @@ impl Opened {
         self.undo_unfinished()?;
         let mut txn = self.env.write_txn()?;
         if mapped.is_unfinished() {
-            // The lock on `gate` was lost, so another process was writing until now.
+            // This process or another one has lost the writer lock, so that one was writing until now.
             mapped.undo_unfinished()?;
             drop(txn);
             txn = self.env.write_txn()?;
@@ -99,7 +106,7 @@ impl Opened {
         if mapped.end(&begun) {
             return Ok(());
         }
-        let what = "the lock on its file `gate` was lost, so another process has undone the change";
+        let what = "the lock on its file `words` was lost, so another process has undone the change";
         Err(Fault::Io(io::Error::other(what)))
     }
 
@@ -128,7 +135,7 @@ pub(super) fn open_file(path: &Path, table: &File, limit: usize) -> Result<Opene
     opened.undo_unfinished()?;
     if let Some(mapped) = &opened.mapped {
         // Otherwise LMDB has its numbers at other places than `mapped_file`. Not at once, because another process may write if
-        // this one has lost its lock on `gate`.
+        // this one has lost the writer lock.
         let is_right = || {
             let (complete, last) = (mapped.complete(), opened.env.info().last_txn_id as u64);
             complete == last && mapped.has_completed(last)

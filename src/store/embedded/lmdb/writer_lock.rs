@@ -3,22 +3,22 @@
 use std::fs::File;
 use std::hint;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, fcntl_lock};
+use rustix::fs::{FlockOperation, fcntl_lock, fstat};
 use rustix::io::Errno;
 
 use super::group_commit::Queue;
+use super::shared_words::SharedWords;
 use crate::runtime::sync::real::{TimedGuard, TimedMutex};
 use crate::runtime::time::{self, Deadline, instant};
 
 /// How long a thread watches the lock of another process before it lets others run: about as long as a write takes. A switch
 /// to another process costs as much.
 const SPIN_FOR: Duration = Duration::from_micros(7);
-/// Number of pauses of the processor between two looks. Each look is a system call that the writer's own call waits for.
+/// Number of pauses of the processor between two looks. A look at `gate` is a system call that the writer's own call waits for.
 const PAUSES: u32 = 100;
 /// How often it lets others run before it sleeps.
 const EAGER_LOOKS: u32 = 20;
@@ -29,12 +29,14 @@ const SLEEP_MAX: Duration = Duration::from_micros(500);
 /// (SIGSTOP, a debugger, a frozen container) inside its few microseconds would block every other process beyond its
 /// deadline. The holder of this lock finds LMDB's lock free.
 ///
-/// Between threads it is a mutex. Between processes it is a POSIX record lock, because that lock ends with the
-/// process that acquired it, even if a forked child lives on. An `flock` would not.
+/// Between threads it is a mutex. Between processes it is one of the [`SharedWords`] if they change the file through the memory map.
+/// Otherwise it is a POSIX record lock on `gate`, because that lock ends with the process that acquired it, even if a forked
+/// child lives on. An `flock` would not.
 #[derive(Debug)]
 pub(super) struct WriterLock {
     threads: TimedMutex<()>,
-    file: File,
+    gate: File,
+    words: Option<SharedWords>,
     /// Changes of threads that do not wait for their own turn.
     pub(super) queue: Queue,
 }
@@ -50,18 +52,19 @@ pub(super) struct WriterTurn<'a> {
 /// Held while writing. Dropping it releases the lock.
 #[derive(Debug)]
 pub(super) struct WriterGuard<'a> {
-    // Dropped after the file is unlocked.
+    // Dropped after the lock between processes is free.
     turn: WriterTurn<'a>,
 }
 
 impl WriterLock {
-    /// Opens the lock with the file at `path`, which must exist.
+    /// Opens the lock with its files, which must exist.
     ///
     /// Open each file at most once in a process: closing any descriptor of the file releases this process's record
     /// locks on it.
-    pub(super) fn open(path: &Path) -> io::Result<WriterLock> {
-        let file = File::options().read(true).write(true).open(path)?;
-        Ok(WriterLock { threads: TimedMutex::new(()), file, queue: Queue::default() })
+    pub(super) fn open(gate: &Path, words: Option<&Path>) -> io::Result<WriterLock> {
+        let gate = File::options().read(true).write(true).open(gate)?;
+        let words = words.map(SharedWords::open).transpose()?;
+        Ok(WriterLock { threads: TimedMutex::new(()), gate, words, queue: Queue::default() })
     }
 
     /// Returns the turn if no other thread has it.
@@ -76,9 +79,27 @@ impl WriterLock {
         Some(WriterTurn { thread: Some(thread), lock: self })
     }
 
-    /// Returns whether the file was deleted. Other processes then use another file.
+    /// Returns whether the files were deleted. Other processes then use other files.
     pub(super) fn is_deleted(&self) -> io::Result<bool> {
-        Ok(self.file.metadata()?.nlink() == 0)
+        Ok(fstat(&self.gate)?.st_nlink == 0)
+    }
+
+    /// `None` if the file is changed by calls.
+    pub(super) fn words(&self) -> Option<&SharedWords> {
+        self.words.as_ref()
+    }
+
+    /// Takes the lock between processes if no other has it. With `is_late`, also if the one that has it has ended: that costs a
+    /// system call.
+    fn try_enter(&self, is_late: bool) -> io::Result<bool> {
+        if let Some(words) = &self.words {
+            return Ok(words.try_enter() || is_late && words.try_follow()?);
+        }
+        match fcntl_lock(&self.gate, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(true),
+            Err(Errno::AGAIN | Errno::ACCESS) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 
@@ -87,11 +108,12 @@ impl<'a> WriterTurn<'a> {
     pub(super) fn enter(self, by: Deadline) -> io::Result<Option<WriterGuard<'a>>> {
         let (mut since, mut looks, mut sleep) = (None, 0, SLEEP_FIRST);
         loop {
-            match fcntl_lock(&self.lock.file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Some(WriterGuard { turn: self })),
-                Err(Errno::AGAIN | Errno::ACCESS) if by.passed() => return Ok(None),
-                Err(Errno::AGAIN | Errno::ACCESS) => {}
-                Err(error) => return Err(error.into()),
+            let is_last = by.passed();
+            if self.lock.try_enter(is_last || looks == EAGER_LOOKS)? {
+                return Ok(Some(WriterGuard { turn: self }));
+            }
+            if is_last {
+                return Ok(None);
             }
             let now = instant();
             if now.duration_since(*since.get_or_insert(now)) < SPIN_FOR {
@@ -117,8 +139,11 @@ impl Drop for WriterTurn<'_> {
 
 impl Drop for WriterGuard<'_> {
     fn drop(&mut self) {
+        if let Some(words) = &self.turn.lock.words {
+            return words.leave();
+        }
         // Unlocking a held lock fails only if the descriptor is not open. Closing the file or the end of the
         // process releases the lock then.
-        let _ = fcntl_lock(&self.turn.lock.file, FlockOperation::NonBlockingUnlock);
+        let _ = fcntl_lock(&self.turn.lock.gate, FlockOperation::NonBlockingUnlock);
     }
 }
