@@ -105,6 +105,14 @@ impl MemoryState {
     }
 }
 
+#[cfg(dlm_simulation)]
+impl MemoryStore {
+    /// Returns whether a thread is in the middle of a call.
+    pub fn is_busy(&self) -> bool {
+        self.state.is_locked() || self.latches.is_locked() || self.histories.is_locked()
+    }
+}
+
 impl MemoryStore {
     /// Creates an empty store.
     pub fn new() -> MemoryStore {

@@ -43,6 +43,10 @@ impl<T> Mutex<T> {
         self.value.try_lock().map(|guard| MutexGuard { mutex: self, guard: Some(guard) })
     }
 
+    pub(crate) fn is_locked(&self) -> bool {
+        self.value.try_lock().is_none()
+    }
+
     pub(crate) fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
     }

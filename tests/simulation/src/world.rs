@@ -411,29 +411,40 @@ struct Stage {
     network: Arc<Network>,
 }
 
+/// Kills a process, but not in the middle of a call to a store in memory. That takes the place of a server, which serves a
+/// request to its end although the client was killed.
+fn kill(process: ProcessNumber, memory: Arc<MemoryStore>) {
+    if memory.is_busy() {
+        engine().after(Duration::from_micros(1), move || kill(process, memory));
+    } else {
+        engine().kill(process);
+    }
+}
+
 impl Stage {
     /// Runs in the observer.
     fn play(&self, wrap: &dyn Fn(Arc<dyn LockStore>) -> Arc<dyn LockStore>) {
+        let memory = Arc::new(MemoryStore::new());
         let register = || SimulatedRegister::new(self.world.dialect, &self.network);
         let store: Arc<dyn LockStore> = match self.world.subject {
-            Subject::Modes => Arc::new(MemoryStore::new()),
+            Subject::Modes => Arc::clone(&memory) as _,
             Subject::RemoteModes => Arc::new(RemoteStore::new(SimulatedHolds::new(&self.network))),
             Subject::Locks | Subject::Latches => Arc::new(RemoteStore::new(register())),
         };
         let store = wrap(store);
         engine().set_datagrams(self.world.notices().unwrap_or_default());
-        self.world.events.iter().for_each(|(at, mishap)| self.schedule(*at, *mishap));
+        self.world.events.iter().for_each(|(at, mishap)| self.schedule(*at, *mishap, &memory));
         match self.world.subject {
             Subject::Locks | Subject::Modes | Subject::RemoteModes => self.use_locks(&store),
             Subject::Latches => self.use_latches(&store),
         }
     }
 
-    fn schedule(&self, at: Duration, mishap: Mishap) {
-        let network = Arc::clone(&self.network);
+    fn schedule(&self, at: Duration, mishap: Mishap, memory: &Arc<MemoryStore>) {
+        let (network, memory) = (Arc::clone(&self.network), Arc::clone(memory));
         engine().after(at, move || match mishap {
             Mishap::Stop(process, time) => engine().stop(process, time),
-            Mishap::Kill(process) => engine().kill(process),
+            Mishap::Kill(process) => kill(process, memory),
             Mishap::SetWall(process, by_ms) => engine().set_wall(process, by_ms),
             Mishap::Down(time) => network.take_down(time),
         });
