@@ -18,7 +18,8 @@
 //! killed one has left. LMDB alternates between two such pages, so the one before is intact. Readers also begin
 //! again if the page was reused while they copied it: the writer clears the number in it first.
 //!
-//! The writer lock is not enough for this, because a process can lose it: see `shared_words`. So whoever undoes a commit holds LMDB's own mutex, and claims the commit: its writer may live and be about to end it.
+//! The writer lock is not enough for this, because a process can lose it: see `shared_words`. So whoever undoes a commit holds
+//! LMDB's own mutex, and claims the commit: its writer may live and be about to end it.
 //!
 //! **Room.** The file has its full length from the beginning. A write to a page without a place on the disk kills the process
 //! (SIGBUS) if the disk is full. So the writer fills pages with zeros by write(2), which can fail, before a

@@ -420,8 +420,8 @@ impl EnvironmentInner {
             ReaderTable::claim(&dir.join(LOCK_FILE)).map_err(unable)?.ok_or_else(|| pid_taken(store))?;
         reader_table.keep_initialised(by).map_err(unable)?;
         let is_mapped = MappedFile::is_at(&dir.join(DATA_FILE)).map_err(unable)?;
-        let word = is_mapped.then(|| dir.join(SHARED_WORDS_FILE));
-        let writer_lock = WriterLock::open(&dir.join(WRITER_LOCK_FILE), word.as_deref()).map_err(unable)?;
+        let words = is_mapped.then(|| dir.join(SHARED_WORDS_FILE));
+        let writer_lock = WriterLock::open(&dir.join(WRITER_LOCK_FILE), words.as_deref()).map_err(unable)?;
         let inner = EnvironmentInner {
             store: store.to_owned(),
             dir: dir.to_owned(),
