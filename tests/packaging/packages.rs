@@ -123,6 +123,18 @@ fn lintian_finds_nothing() {
     c::run(lintian.args(packages.iter().map(|package| &package.file))).unwrap();
 }
 
+/// readelf, and with it lintian, takes a hundred times longer for a file whose number of sections has no room in its header.
+#[test]
+fn the_static_library_has_the_number_of_its_sections_in_its_header() {
+    let Some(packages) = packages() else { return };
+    let archive = "usr/lib/MULTIARCH/dlm-locks/libdlm.a".replace("MULTIARCH", multiarch());
+    let archive = named(packages, "libdlm-locks-dev").root.join(archive);
+    let header = c::run(Command::new("readelf").arg("-h").arg(&archive)).unwrap();
+    let sections = header.lines().find_map(|line| line.trim().strip_prefix("Number of section headers:"));
+    let sections: u32 = sections.expect("a number").trim().parse().expect("a number in the header");
+    assert!((1..0xff00).contains(&sections), "{sections}");
+}
+
 /// The number of the name and that of the package are `DLM_ABI`. Debian's tools write dependencies from `shlibs` and
 /// `symbols`.
 #[test]
