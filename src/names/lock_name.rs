@@ -2,6 +2,7 @@
 //! keys, so services in all languages exclude each other.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::names::fnv::fnv1a;
@@ -41,7 +42,7 @@ pub enum NamePolicy {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockName {
     /// `DC#<farm>#<client>#<id>` or `XDC#<client>#<id>`.
-    key: String,
+    key: Arc<str>,
 }
 
 impl LockName {
@@ -73,7 +74,7 @@ impl LockName {
                 ));
             }
         };
-        Ok(LockName { key })
+        Ok(LockName { key: key.into() })
     }
 
     /// Makes the name whose [`key`](LockName::key) is this text, as a list of locks or another process has it.
@@ -89,7 +90,7 @@ impl LockName {
         if parts != 2 || key.len() > KEY_BYTES_MAX {
             return Err(Error::invalid("lock key", key, "DC#<farm>#<client>#<id> or XDC#<client>#<id>"));
         }
-        Ok(LockName { key: key.to_owned() })
+        Ok(LockName { key: key.into() })
     }
 
     /// Returns `DC#<farm>#<client>#<id>` or `XDC#<client>#<id>`, from which stores make their keys.

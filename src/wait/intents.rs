@@ -328,7 +328,6 @@ impl ModeWait {
 
     /// Returns how long a turn the reader may take now. Zero: it passes intents alone.
     pub(crate) fn turn(&self, retry: Duration) -> Option<Duration> {
-        let (waited, quantum) = (Moment::now().since(self.began), retry.saturating_mul(QUANTUM));
         let passes_for = retry.saturating_mul(PASSES_FOR);
         if self.saw_writer.is_some_and(|at| Moment::now().since(at) <= passes_for) {
             return Some(Duration::ZERO);
@@ -336,8 +335,9 @@ impl ModeWait {
         if self.came_before_it > retry / CLOCKS {
             return Some(Duration::ZERO);
         }
-        let is_due = self.kept_out_by.is_some_and(|writer| waited >= quantum.max(writer / 2));
-        is_due.then(|| (retry + retry / 5).min(TURN_MAX))
+        let quantum = retry.saturating_mul(QUANTUM);
+        let is_due = |writer: Duration| Moment::now().since(self.began) >= quantum.max(writer / 2);
+        self.kept_out_by.is_some_and(is_due).then(|| (retry + retry / 5).min(TURN_MAX))
     }
 
     /// The store is asked now.

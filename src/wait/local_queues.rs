@@ -454,9 +454,9 @@ impl LocalQueues {
         self.by_name.lock().len() >= MANY
     }
 
-    /// Returns when to read a lock again. Locks the queues.
-    fn next_poll(&self, retry: Duration) -> Moment {
-        let at = Moment::now().after(jittered(retry));
+    /// Returns when to read a lock again that was asked for at this time. Locks the queues.
+    fn next_poll(&self, asked: Moment, retry: Duration) -> Moment {
+        let at = asked.after(jittered(retry));
         let apart = u64::try_from(retry.as_nanos()).unwrap_or(u64::MAX) / POLLS;
         if apart == 0 || !self.waits_for_many() {
             return at;
@@ -576,10 +576,11 @@ impl QueueState {
     /// A reader goes before those who wait for another updater, which is not in its way. Each of them lets readers pass for
     /// [`QUANTUM`] of its intervals, so that they do not keep it from ever asking.
     fn push_last(&mut self, waiter: Arc<Waiter>) {
-        let (now, is_update) = (Moment::now(), |mode| mode == Mode::Update);
+        let is_update = |mode| mode == Mode::Update;
         let waits_for_update = self.holder.as_ref().is_some_and(|holder| is_update(holder.mode));
-        let is_passed =
-            |behind: &Arc<Waiter>| is_update(behind.mode) && now < behind.turn_at() && waits_for_update;
+        let is_passed = |behind: &Arc<Waiter>| {
+            is_update(behind.mode) && waits_for_update && Moment::now() < behind.turn_at()
+        };
         let is_reader = waiter.mode == Mode::Shared;
         let passed = self.waiting.iter().rev().take_while(|behind| is_reader && is_passed(behind)).count();
         let at = self.waiting.len() - passed;
@@ -740,13 +741,13 @@ impl<Q: Deref<Target = LocalQueues>> QueueTicket<Q> {
     }
 
     pub(crate) fn granted(&self, terms: &Terms<'_>) {
-        let next = self.queues.next_poll(terms.retry);
+        let now = Moment::now();
+        let next = self.queues.next_poll(now, terms.retry);
         let mut state = self.queue.state.lock();
         state.holder = None;
         (state.holder_ends, state.has_paused, state.asks_beside_readers) = (Moment::NEVER, false, 0);
         state.was_refused = false;
         if terms.mode == Mode::Exclusive {
-            let now = Moment::now();
             // Readers had the lock for so short a time that others of them did not find it.
             let is_away = state.away_since.take().is_some_and(|since| now.since(since) >= terms.retry);
             state.ours_since = state.ours_since.filter(|_| !is_away).or(Some(now));
@@ -759,7 +760,7 @@ impl<Q: Deref<Target = LocalQueues>> QueueTicket<Q> {
         let behind = state.waiting.iter().find(|waiter| !Arc::ptr_eq(waiter, &self.waiter));
         match behind.is_some_and(|behind| behind.mode.is_compatible_with(terms.mode)) {
             true => {
-                state.ask_at(Moment::now(), Ask::Attempt);
+                state.ask_at(now, Ask::Attempt);
                 state.let_readers_ask(&self.waiter);
             }
             // The next waiter need not ask while a thread of this process holds the lock. The release makes
@@ -771,13 +772,14 @@ impl<Q: Deref<Target = LocalQueues>> QueueTicket<Q> {
     /// Records that the lock is held. `releases` is the number of local releases when the store was asked.
     pub(crate) fn refused(&self, holder: Option<Holder>, terms: &Terms<'_>, releases: u64) {
         let retry = terms.retry;
-        let mut next = self.queues.next_poll(retry);
+        let now = Moment::now();
+        let mut next = self.queues.next_poll(now, retry);
         // Locks the queues, so before the state of this one.
-        let early = self.queues.next_poll(retry / 2);
+        let early = self.queues.next_poll(now, retry / 2);
         let mut state = self.queue.state.lock();
         state.has_paused = false;
         if holder.as_ref().is_some_and(|holder| holder.mode == Mode::Exclusive && !holder.is_waiting) {
-            state.writer_seen = Moment::now();
+            state.writer_seen = now;
         }
         if state.releases != releases || !self.is_front(&state) {
             // The lock was released meanwhile, and the release or its notice has set `next_ask`; or this waiter does not
@@ -785,7 +787,6 @@ impl<Q: Deref<Target = LocalQueues>> QueueTicket<Q> {
             return;
         }
         let notices = holder.as_ref().and_then(|holder| holder.identity.as_ref()?.notices);
-        let now = Moment::now();
         let is_known = notices.is_some() || !self.queues.notices.are_open();
         if !is_known && !std::mem::replace(&mut state.has_looked_early, true) {
             // The lock may have been released before the store could say who holds it. If the next holder has

@@ -289,10 +289,10 @@ impl Releasing<'_> {
         }
         let leftover = lock.may_reappear.then(|| owned.leftover(LockDoubt::MayBeTaken));
         // The time may have run out during the request.
-        let why = if releases.why == LostReason::RecordGone { owned.why_gone() } else { releases.why };
+        let why = || if releases.why == LostReason::RecordGone { owned.why_gone() } else { releases.why };
         let end = match is_ours {
             true => ReleaseEnd::Freed(leftover),
-            false => ReleaseEnd::Lost(owned.lost(why, leftover)),
+            false => ReleaseEnd::Lost(owned.lost(why(), leftover)),
         };
         *ownership = Ownership::Over;
         end
