@@ -6,7 +6,8 @@
 //!
 //! A reader that has waited through the hold of a writer asks again without regard to intents, and so does one that came before
 //! the writer that waits: an earlier writer has kept it out. So readers and writers of a lock that is never free take turns, and
-//! a writer waits for those only who came before it.
+//! a writer waits for those only who came before it. It is decided once for each writer, when the reader first finds that it waits:
+//! a reader that passed late would keep the writer waiting for the time of one more hold.
 //!
 //! A reader that intents keep out takes a turn when it has waited for [`QUANTUM`] retry intervals and for half of the time of
 //! the writer. So the turns come after ever longer times, and a writer gets in between two of them however long readers
@@ -291,6 +292,16 @@ impl Drop for WaitingWriter {
     }
 }
 
+/// A writer that waits, as a reader has seen it.
+#[derive(Clone, Copy)]
+struct WriterSeen {
+    waited: Duration,
+    /// A moment after the answer of the store.
+    at: Moment,
+    /// By how much the reader came before it at least, as it was when the reader first saw this writer.
+    came_after_us: Duration,
+}
+
 /// What one wait has seen of writers and readers.
 pub(crate) struct ModeWait {
     began: Moment,
@@ -298,10 +309,8 @@ pub(crate) struct ModeWait {
     asked: Moment,
     /// Of a writer: its intent.
     writer: Option<WaitingWriter>,
-    /// Of a reader: how long the writer has waited whose intent keeps it out.
-    kept_out_by: Option<Duration>,
-    /// Of a reader: by how much it came before that writer at least.
-    came_before_it: Duration,
+    /// Of a reader: the writer whose intent keeps it out.
+    kept_out_by: Option<WriterSeen>,
     /// Of a reader: when a writer held the lock, as it or another waiter of this process has seen.
     saw_writer: Option<Moment>,
     /// Nobody waits any more.
@@ -310,15 +319,7 @@ pub(crate) struct ModeWait {
 
 impl ModeWait {
     pub(crate) fn since(began: Moment) -> ModeWait {
-        ModeWait {
-            began,
-            asked: began,
-            writer: None,
-            kept_out_by: None,
-            came_before_it: Duration::ZERO,
-            saw_writer: None,
-            is_over: false,
-        }
+        ModeWait { began, asked: began, writer: None, kept_out_by: None, saw_writer: None, is_over: false }
     }
 
     /// Returns the intent that a grant ends.
@@ -332,12 +333,13 @@ impl ModeWait {
         if self.saw_writer.is_some_and(|at| Moment::now().since(at) <= passes_for) {
             return Some(Duration::ZERO);
         }
-        if self.came_before_it > retry / CLOCKS {
+        let writer = self.kept_out_by?;
+        if writer.came_after_us > retry / CLOCKS {
             return Some(Duration::ZERO);
         }
         let quantum = retry.saturating_mul(QUANTUM);
-        let is_due = |writer: Duration| Moment::now().since(self.began) >= quantum.max(writer / 2);
-        self.kept_out_by.is_some_and(is_due).then(|| (retry + retry / 5).min(TURN_MAX))
+        let is_due = Moment::now().since(self.began) >= quantum.max(writer.waited / 2);
+        is_due.then(|| (retry + retry / 5).min(TURN_MAX))
     }
 
     /// The store is asked now.
@@ -350,9 +352,7 @@ impl ModeWait {
         match (mode, holder.mode) {
             (Mode::Exclusive, held) => held != Mode::Exclusive && !self.is_over && self.intent().is_none(),
             (_, _) if holder.is_waiting => {
-                let writer = holder.waited.unwrap_or_default();
-                self.kept_out_by = Some(writer);
-                self.came_before_it = self.asked.since(self.began).saturating_sub(writer);
+                self.sees_waiting(holder.waited.unwrap_or_default());
                 false
             }
             (_, held) => {
@@ -362,6 +362,17 @@ impl ModeWait {
                 false
             }
         }
+    }
+
+    /// A writer that has waited for so long keeps this reader out.
+    fn sees_waiting(&mut self, waited: Duration) {
+        // Between the two answers the first writer has waited for this time at least.
+        let is_the_same = |seen: &WriterSeen| waited >= seen.waited.saturating_add(self.asked.since(seen.at));
+        let came_after_us = match self.kept_out_by.filter(is_the_same) {
+            Some(seen) => seen.came_after_us,
+            None => self.asked.since(self.began).saturating_sub(waited),
+        };
+        self.kept_out_by = Some(WriterSeen { waited, at: Moment::now(), came_after_us });
     }
 
     /// A writer held the lock at this time, as a waiter of this process has seen.
@@ -502,9 +513,29 @@ mod tests {
         thread::sleep(Duration::from_millis(5));
         new.refused(Mode::Shared, &waiting());
         assert_eq!(new.turn(Duration::from_millis(1)), None);
+        thread::sleep(Duration::from_millis(5));
         new.asks();
         new.refused(Mode::Shared, &waiting());
-        assert_eq!(new.turn(Duration::from_millis(1)), Some(Duration::ZERO));
+        assert_eq!(new.turn(Duration::from_millis(1)), Some(Duration::ZERO), "another writer");
+    }
+
+    /// The first answer took long, so that the reader could not know that it came first. If it passed later, the writer would
+    /// wait for one more hold.
+    #[test]
+    fn a_reader_decides_once_for_each_writer_whether_it_passes() {
+        let (retry, second) = (Duration::from_secs(10), Duration::from_secs(1));
+        // It sees that writer once more for `waited`, 20 seconds after it was refused with 3 seconds.
+        let sees_again = |waited| {
+            let mut wait = ModeWait::since(Moment::now());
+            wait.asked = wait.began.after(3 * second);
+            wait.refused(Mode::Shared, &Holder::new(None, None, None).waiting(3 * second));
+            assert_eq!(wait.turn(retry), None, "it may have come after the writer");
+            wait.asked = wait.kept_out_by.unwrap().at.after(20 * second);
+            wait.refused(Mode::Shared, &Holder::new(None, None, None).waiting(waited));
+            wait.turn(retry)
+        };
+        assert_eq!(sees_again(23 * second), None, "the same writer, without delay");
+        assert_eq!(sees_again(18 * second), Some(Duration::ZERO), "another writer, which came later");
     }
 
     #[test]
