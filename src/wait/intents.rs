@@ -6,8 +6,8 @@
 //!
 //! A reader that has waited through the hold of a writer asks again without regard to intents, and so does one that came before
 //! the writer that waits: an earlier writer has kept it out. So readers and writers of a lock that is never free take turns, and
-//! a writer waits for those only who came before it. It is decided once for each writer, when the reader first finds that it waits:
-//! a reader that passed late would keep the writer waiting for the time of one more hold.
+//! a writer waits for those only who came before it. It is decided once, when the reader first finds that this writer waits: a
+//! reader that passed late would keep the writer waiting for the time of one more hold.
 //!
 //! A reader that intents keep out takes a turn when it has waited for [`QUANTUM`] retry intervals and for half of the time of
 //! the writer. So the turns come after ever longer times, and a writer gets in between two of them however long readers
@@ -37,6 +37,10 @@ const QUANTUM: u32 = 10;
 /// A reader that came before a writer by less than a retry interval divided by this lets it pass: the store says how long a
 /// writer has waited by the clocks of several machines.
 const CLOCKS: u32 = 10;
+
+/// By how much the time that a writer has waited may grow less than the reader's clock shows: stores count it in milliseconds, and
+/// on another clock.
+const WAITED_ERROR: Duration = Duration::from_millis(10);
 
 /// For so many retry intervals after it saw a writer hold the lock, a reader passes the next one. It asks within one of them.
 /// Later it would only keep that writer waiting.
@@ -293,13 +297,33 @@ impl Drop for WaitingWriter {
 }
 
 /// A writer that waits, as a reader has seen it.
-#[derive(Clone, Copy)]
 struct WriterSeen {
+    /// The answer in which the reader first found it.
+    first: WriterAnswer,
+    /// By how much it came after the reader, about, as far as that answer shows it.
+    younger_by: Duration,
+    /// How long it had waited in the last answer.
     waited: Duration,
-    /// A moment after the answer of the store.
+}
+
+struct WriterAnswer {
+    identity: Option<Identity>,
+    waited: Duration,
+    /// A moment after the answer.
     at: Moment,
-    /// By how much the reader came before it at least, as it was when the reader first saw this writer.
-    came_after_us: Duration,
+}
+
+impl WriterSeen {
+    /// Whether an answer to a request that was sent at `asked` is about the same writer. Two writers of one process without
+    /// notices differ only by their times.
+    fn is(&self, holder: &Holder, waited: Duration, asked: Moment) -> bool {
+        let notices = |identity: &Option<Identity>| identity.as_ref().and_then(|it| it.notices);
+        // It has waited longer by the time between the answers at least.
+        let least = self.first.waited.saturating_add(asked.since(self.first.at));
+        self.first.identity == holder.identity
+            && notices(&self.first.identity) == notices(&holder.identity)
+            && waited.saturating_add(WAITED_ERROR) >= least
+    }
 }
 
 /// What one wait has seen of writers and readers.
@@ -333,8 +357,8 @@ impl ModeWait {
         if self.saw_writer.is_some_and(|at| Moment::now().since(at) <= passes_for) {
             return Some(Duration::ZERO);
         }
-        let writer = self.kept_out_by?;
-        if writer.came_after_us > retry / CLOCKS {
+        let writer = self.kept_out_by.as_ref()?;
+        if writer.younger_by > retry / CLOCKS {
             return Some(Duration::ZERO);
         }
         let quantum = retry.saturating_mul(QUANTUM);
@@ -352,7 +376,7 @@ impl ModeWait {
         match (mode, holder.mode) {
             (Mode::Exclusive, held) => held != Mode::Exclusive && !self.is_over && self.intent().is_none(),
             (_, _) if holder.is_waiting => {
-                self.sees_waiting(holder.waited.unwrap_or_default());
+                self.kept_out(holder);
                 false
             }
             (_, held) => {
@@ -364,15 +388,17 @@ impl ModeWait {
         }
     }
 
-    /// A writer that has waited for so long keeps this reader out.
-    fn sees_waiting(&mut self, waited: Duration) {
-        // Between the two answers the first writer has waited for this time at least.
-        let is_the_same = |seen: &WriterSeen| waited >= seen.waited.saturating_add(self.asked.since(seen.at));
-        let came_after_us = match self.kept_out_by.filter(is_the_same) {
-            Some(seen) => seen.came_after_us,
-            None => self.asked.since(self.began).saturating_sub(waited),
-        };
-        self.kept_out_by = Some(WriterSeen { waited, at: Moment::now(), came_after_us });
+    /// A writer keeps this reader out.
+    fn kept_out(&mut self, writer: &Holder) {
+        let waited = writer.waited.unwrap_or_default();
+        match &mut self.kept_out_by {
+            Some(seen) if seen.is(writer, waited, self.asked) => seen.waited = waited,
+            kept_out_by => {
+                let younger_by = self.asked.since(self.began).saturating_sub(waited);
+                let first = WriterAnswer { identity: writer.identity.clone(), waited, at: Moment::now() };
+                *kept_out_by = Some(WriterSeen { first, younger_by, waited });
+            }
+        }
     }
 
     /// A writer held the lock at this time, as a waiter of this process has seen.
@@ -513,29 +539,33 @@ mod tests {
         thread::sleep(Duration::from_millis(5));
         new.refused(Mode::Shared, &waiting());
         assert_eq!(new.turn(Duration::from_millis(1)), None);
-        thread::sleep(Duration::from_millis(5));
+        thread::sleep(2 * WAITED_ERROR);
         new.asks();
         new.refused(Mode::Shared, &waiting());
         assert_eq!(new.turn(Duration::from_millis(1)), Some(Duration::ZERO), "another writer");
     }
 
-    /// The first answer took long, so that the reader could not know that it came first. If it passed later, the writer would
-    /// wait for one more hold.
+    /// The first answer took long, so the reader could not know that it came first. If it passed later, the writer would wait for
+    /// one more hold.
     #[test]
     fn a_reader_decides_once_for_each_writer_whether_it_passes() {
         let (retry, second) = (Duration::from_secs(10), Duration::from_secs(1));
-        // It sees that writer once more for `waited`, 20 seconds after it was refused with 3 seconds.
-        let sees_again = |waited| {
-            let mut wait = ModeWait::since(Moment::now());
-            wait.asked = wait.began.after(3 * second);
-            wait.refused(Mode::Shared, &Holder::new(None, None, None).waiting(3 * second));
+        let other = || Holder::new(Some(Identity { pid: 2, ..identity() }), None, None);
+        let began = Moment::now();
+        // It is refused after 6 seconds because of a writer that has waited for 3 seconds, and asks again 20 seconds later.
+        let sees_again = |writer: Holder| {
+            let mut wait = ModeWait::since(began);
+            wait.refused(Mode::Shared, &waiting().waiting(3 * second));
             assert_eq!(wait.turn(retry), None, "it may have come after the writer");
-            wait.asked = wait.kept_out_by.unwrap().at.after(20 * second);
-            wait.refused(Mode::Shared, &Holder::new(None, None, None).waiting(waited));
+            wait.kept_out_by.as_mut().unwrap().first.at = wait.began.after(6 * second);
+            wait.asked = wait.began.after(26 * second);
+            wait.refused(Mode::Shared, &writer);
             wait.turn(retry)
         };
-        assert_eq!(sees_again(23 * second), None, "the same writer, without delay");
-        assert_eq!(sees_again(18 * second), Some(Duration::ZERO), "another writer, which came later");
+        assert_eq!(sees_again(waiting().waiting(23 * second)), None, "the same writer, by quick answers");
+        assert_eq!(sees_again(waiting().waiting(23 * second - WAITED_ERROR)), None, "by other clocks");
+        assert_eq!(sees_again(waiting().waiting(20 * second)), Some(Duration::ZERO), "one that came later");
+        assert_eq!(sees_again(other().waiting(23 * second)), Some(Duration::ZERO), "one of another process");
     }
 
     #[test]

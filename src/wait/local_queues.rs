@@ -779,7 +779,7 @@ impl<Q: Deref<Target = LocalQueues>> QueueTicket<Q> {
         let mut state = self.queue.state.lock();
         state.has_paused = false;
         if holder.as_ref().is_some_and(|holder| holder.mode == Mode::Exclusive && !holder.is_waiting) {
-            state.writer_seen = now;
+            state.writer_seen = state.writer_seen.max(now);
         }
         if state.releases != releases || !self.is_front(&state) {
             // The lock was released meanwhile, and the release or its notice has set `next_ask`; or this waiter does not
