@@ -23,7 +23,7 @@ pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64};
 pub(crate) use simulated::{AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, Waker};
 
 /// A pair of acquire and release looks up fifteen entries, which takes a tenth of the instructions of the standard library's hash.
-/// The seed differs from process to process, but is no secret: what other processes may choose must not be a key.
+/// The seed differs from process to process but can be guessed. So maps whose keys strangers choose have a limit.
 #[cfg(not(dlm_simulation))]
 pub(crate) type HashMap<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
 

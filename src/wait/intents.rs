@@ -306,6 +306,7 @@ struct WriterSeen {
     waited: Duration,
 }
 
+/// An answer of the store that names a writer which waits.
 struct WriterAnswer {
     identity: Option<Identity>,
     waited: Duration,
