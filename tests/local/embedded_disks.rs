@@ -1,12 +1,13 @@
-//! The embedded store on disks that are full, small or read-only, and with files that are damaged or deleted. An
-//! error names the cause, and no lock has two holders.
+//! The embedded store on disks that are full, small, read-only or under a quota, on the file systems that people have, and with
+//! files that are damaged or deleted. An error names the cause, and no lock has two holders.
 #![cfg(feature = "embedded")]
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use dlm::store::{Acquired, EmbeddedStore, LatchStore, LockStore, NewLatch, Released};
+use dlm::store::{Acquired, EmbeddedStore, LatchStore, LockName, LockStore, NewLatch, Released};
 use dlm::{Code, LatchName, NamePolicy};
 use dlm_testkit::{skipped, until};
 
@@ -19,7 +20,7 @@ fn a_full_disk_refuses_grants_clearly_and_recovers() {
 }
 
 fn full_disk_refuses_grants(open: fn(&Path) -> dlm::Result<EmbeddedStore>) {
-    let Some(disk) = SmallDisk::mount("size=4m") else {
+    let Some(disk) = SmallDisk::in_memory("size=4m") else {
         return skipped("tmpfs", NO_DISK);
     };
     let store = open(&disk.path.join("store")).unwrap();
@@ -57,15 +58,20 @@ fn full_disk_refuses_grants(open: fn(&Path) -> dlm::Result<EmbeddedStore>) {
 /// kill the process.
 #[test]
 fn on_a_full_disk_all_that_is_held_can_be_renewed_and_released() {
-    let Some(disk) = SmallDisk::mount("size=8m") else {
-        return skipped("tmpfs", NO_DISK);
-    };
+    match SmallDisk::in_memory("size=8m") {
+        Some(disk) => full_disk_renews_and_releases(&disk),
+        None => skipped("tmpfs", NO_DISK),
+    }
+    match SmallDisk::in_file("ext4", 24) {
+        Some(disk) => full_disk_renews_and_releases(&disk),
+        None => skipped("ext4", NO_DISK),
+    }
+}
+
+fn full_disk_renews_and_releases(disk: &SmallDisk) {
     let store = EmbeddedStore::open(&disk.path.join("store")).unwrap();
-    let long = |id| name(&format!("{id}-{}", "x".repeat(1000)));
     let held: Vec<_> = (0..100).map(|id| (long(id), grant(&store, &long(id), TTL).unwrap())).collect();
-    // What other programs write.
-    let filler = disk.path.join("filler");
-    let _ = fs::write(&filler, vec![1; 8 << 20]);
+    let filler = disk.fill();
     let refused = (100..10_000).find_map(|id| attempt(&store, &long(id), TTL).err()).unwrap();
     assert!(refused.to_string().contains("free space"), "{refused}");
     let latch = |id| {
@@ -83,12 +89,86 @@ fn on_a_full_disk_all_that_is_held_can_be_renewed_and_released() {
         assert_eq!(store.release(name, &grant.owner_record, soon()).unwrap(), Released::Freed);
     }
     fs::remove_file(filler).unwrap();
-    assert!(grant(&store, &name("a"), TTL).is_some());
+    until("the disk has room", || attempt(&store, &name("a"), TTL).is_ok());
+}
+
+/// Whichever way the file is changed. On a file system that copies on write, a renewal may need a new place, too.
+#[test]
+fn a_full_disk_of_any_kind_refuses_grants_and_loses_none() {
+    for (kind, mib) in [("ext4", 24), ("xfs", 320), ("btrfs", 120)] {
+        for open in [EmbeddedStore::open, EmbeddedStore::open_group] {
+            if kind == "btrfs" && linux() < (6, 16) {
+                skipped(
+                    kind,
+                    "before Linux 6.16 it ends processes that change a mapped file when it is full",
+                );
+                break;
+            }
+            let Some(disk) = SmallDisk::in_file(kind, mib) else {
+                skipped(kind, NO_DISK);
+                break;
+            };
+            full_disk_loses_nothing(kind, &disk, open);
+        }
+    }
+}
+
+fn full_disk_loses_nothing(what: &str, disk: &SmallDisk, open: fn(&Path) -> dlm::Result<EmbeddedStore>) {
+    let dir = disk.path.join("store");
+    let store = open(&dir).unwrap();
+    let held: Vec<_> = (0..100).map(|id| (long(id), grant(&store, &long(id), TTL).unwrap())).collect();
+    let filler = disk.fill();
+    let mut granted = Vec::new();
+    let (refused, error) = (100..10_000)
+        .find_map(|id| match attempt(&store, &long(id), TTL) {
+            Ok(Acquired::Granted(grant)) => {
+                granted.push((long(id), grant));
+                None
+            }
+            Ok(Acquired::Held(_)) => panic!("nobody else is here"),
+            Err(error) => Some((long(id), error)),
+        })
+        .unwrap_or_else(|| panic!("{what}: there was room for all"));
+    assert_eq!(error.code(), Code::RetriesExhausted, "{what}: {}", error.chain());
+    assert!(error.to_string().contains("free space"), "{what}: {error}");
+    assert!(store.holder(&refused, soon()).unwrap().is_none(), "{what}: a failed grant was written");
+    for (name, grant) in &held {
+        assert!(store.holder(name, soon()).unwrap().is_some(), "{what}: a held lock was lost");
+        match store.renew(name, &grant.owner_record, TTL, soon()) {
+            Ok(renewed) => assert!(renewed.is_some(), "{what}"),
+            Err(error) => assert!(error.to_string().contains("free space"), "{what}: {error}"),
+        }
+    }
+    fs::remove_file(filler).unwrap();
+    let mut next = None;
+    until("the disk has room", || {
+        next = attempt(&store, &name("next"), TTL).ok();
+        next.is_some()
+    });
+    let Some(Acquired::Granted(next)) = next else { panic!("{what}: nobody else is here") };
+    for (name, grant) in held.iter().chain(&granted) {
+        assert!(fence(&next) > fence(grant), "{what}");
+        assert_eq!(store.release(name, &grant.owner_record, soon()).unwrap(), Released::Freed, "{what}");
+    }
+    drop(store);
+    open(&dir).unwrap();
+}
+
+fn linux() -> (u32, u32) {
+    let uname = rustix::system::uname();
+    let mut numbers =
+        uname.release().to_str().unwrap().split(['.', '-']).map(|part| part.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+/// A name of which few fit into a page.
+fn long(id: u32) -> LockName {
+    name(&format!("{id}-{}", "x".repeat(1000)))
 }
 
 #[test]
 fn a_disk_without_room_for_the_files_is_an_error_and_leaves_no_half_made_store() {
-    let Some(disk) = SmallDisk::mount("size=64k") else {
+    let Some(disk) = SmallDisk::in_memory("size=64k") else {
         return skipped("tmpfs", NO_DISK);
     };
     for _ in 0..3 {
@@ -105,7 +185,7 @@ fn a_disk_without_room_for_the_files_is_an_error_and_leaves_no_half_made_store()
 
 #[test]
 fn a_read_only_disk_is_an_error_at_opening_and_harmless_once_it_is_writable_again() {
-    let Some(disk) = SmallDisk::mount("size=4m") else {
+    let Some(disk) = SmallDisk::in_memory("size=4m") else {
         return skipped("tmpfs", NO_DISK);
     };
     let remount =
@@ -196,24 +276,53 @@ fn deleted_files_are_noticed_before_two_processes_hold_one_lock() {
     assert!(grant(&anew, &name("a"), TTL).is_some());
 }
 
-const NO_DISK: &str = "cannot mount a file system in memory";
+const NO_DISK: &str = "cannot make a small file system and mount it";
 
-/// A file system in memory. Dropping it unmounts it.
+/// A file system with little room. Dropping it unmounts it.
 struct SmallDisk {
     path: PathBuf,
     _dir: tempfile::TempDir,
 }
 
 impl SmallDisk {
-    fn mount(options: &str) -> Option<SmallDisk> {
+    fn in_memory(options: &str) -> Option<SmallDisk> {
         let dir = tempfile::tempdir().unwrap();
+        let options = format!("mode=0700,{options}");
+        SmallDisk::mount(dir, ["-t", "tmpfs", "-o", &options, "dlm-test"])
+    }
+
+    /// In a file, which the kernel takes for a disk.
+    fn in_file(kind: &str, mib: u64) -> Option<SmallDisk> {
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("image");
+        File::create(&image).unwrap().set_len(mib << 20).unwrap();
+        let mut mkfs = Command::new(format!("mkfs.{kind}"));
+        let made = mkfs.arg("-q").arg(&image).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        let image = image.to_str().unwrap();
+        made.is_ok_and(|status| status.success())
+            .then(|| SmallDisk::mount(dir, ["-t", kind, "-o", "loop", image]))?
+    }
+
+    fn mount<const N: usize>(dir: tempfile::TempDir, options: [&str; N]) -> Option<SmallDisk> {
         let path = dir.path().join("disk");
         fs::create_dir(&path).unwrap();
-        let options = format!("mode=0700,{options}");
-        let mount =
-            Command::new("mount").args(["-t", "tmpfs", "-o", &options, "dlm-test"]).arg(&path).status();
+        let mount = Command::new("mount").args(options).arg(&path).stderr(Stdio::null()).status();
         let mounted = rustix::process::geteuid().is_root() && mount.is_ok_and(|status| status.success());
         mounted.then_some(SmallDisk { path, _dir: dir })
+    }
+
+    /// Takes all that is free, as another program might. Returns the file that has it.
+    fn fill(&self) -> PathBuf {
+        let path = self.path.join("filler");
+        let mut filler = File::create(&path).unwrap();
+        // What was written may take less than was set aside for it.
+        for _ in 0..2 {
+            for size in [1 << 20, 64 << 10, 4 << 10] {
+                while filler.write_all(&vec![1; size]).is_ok() {}
+            }
+            let _ = filler.sync_all();
+        }
+        path
     }
 }
 

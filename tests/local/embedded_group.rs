@@ -17,7 +17,7 @@ use dlm::{Code, Moment};
 use dlm_fixtures::role::{self, Running};
 use dlm_testkit::{shortened, skipped};
 
-use super::embedded::{TTL, fence, grant, has_half_made, name, open, soon, wait_for};
+use super::embedded::{TTL, data_file, fence, grant, has_half_made, name, open, soon, wait_for};
 
 /// Numbers of the users and their group. No real account has them.
 const ANNA: u32 = 1_200_000_001;
@@ -39,6 +39,7 @@ fn role() {
         "open" => drop(EmbeddedStore::open_group(&path).unwrap()),
         "hold" => hold(&path, "a", TTL),
         "hold briefly" => hold(&path, "b", SHORT),
+        "hold, and look again" => look_again(&path),
         "hold until death" => hold_until_death(&path),
         "take it over" => {
             let store = EmbeddedStore::open_group(&path).unwrap();
@@ -50,6 +51,10 @@ fn role() {
         "hammer" => hammer(&path),
         "use it" => use_it(&path),
         "be refused" => refused_with(EmbeddedStore::open_group(&path).map(drop), "is not in it"),
+        "find it damaged" => {
+            let error = EmbeddedStore::open_group(&path).map(drop).unwrap_err();
+            assert!(error.to_string().contains("damaged"), "{}", error.chain());
+        }
         "be refused alone" => refused_with(EmbeddedStore::open(&path).map(drop), "group=on"),
         role => panic!("no role {role:?}"),
     }
@@ -269,6 +274,37 @@ fn use_it(path: &Path) {
     let next = wait_for(&store, &name("hammered"), TTL);
     assert!(fence(&next) > fence(&first));
     assert_eq!(store.release(&name("hammered"), &next.owner_record, soon()).unwrap(), Released::Freed);
+}
+
+/// What the documentation warns of. The others find the damage, and not an empty store.
+#[test]
+fn a_member_that_cuts_the_file_ends_the_processes_that_read_it_and_nobody_gets_a_lock() {
+    if !rustix::process::geteuid().is_root() {
+        return skipped("root", NO_ROOT);
+    }
+    let site = Site::new();
+    for length in ["0", "4096", "8192"] {
+        let mut anna = site.process(ANNA, "hold, and look again");
+        let mut anna = Running(anna.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
+        let mut said = BufReader::new(anna.0.stdout.take().unwrap()).lines();
+        assert!(said.any(|line| line.unwrap() == "held"), "the first user did not acquire the lock");
+        let mut cut = Command::new("truncate");
+        cut.args(["-s", length]).arg(data_file(&site.store())).uid(BERT).gid(GROUP);
+        assert!(cut.status().unwrap().success());
+        drop(anna.0.stdin.take());
+        assert_eq!(anna.0.wait().unwrap().signal(), Some(7), "cut to {length} bytes");
+        site.run(BERT, "find it damaged");
+        fs::remove_dir_all(site.store()).unwrap();
+    }
+}
+
+fn look_again(path: &Path) {
+    let store = EmbeddedStore::open_group(path).unwrap();
+    grant(&store, &name("a"), TTL).unwrap();
+    println!("\nheld");
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+    let found = store.holder(&name("a"), soon());
+    panic!("this process read a file that was cut: {found:?}");
 }
 
 /// A process may be killed before the files and directories that it created have the group's rights.

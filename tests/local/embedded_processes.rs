@@ -237,9 +237,13 @@ fn a_failed_write_is_told_right_and_the_store_goes_on() {
     // Only stores of groups are sure to be written by calls.
     drop(EmbeddedStore::open_group(&dir.path().join("store")).unwrap());
     let mut codes = Vec::new();
-    for (call, error) in
-        [("pwrite64", "EIO"), ("pwrite64", "ENOSPC"), ("writev", "EIO"), ("writev", "ENOSPC")]
-    {
+    for (call, error) in [
+        ("pwrite64", "EIO"),
+        ("pwrite64", "ENOSPC"),
+        ("writev", "EIO"),
+        ("writev", "ENOSPC"),
+        ("writev", "EDQUOT"),
+    ] {
         for when in 1..=12 {
             let inject = format!("inject={call}:error={error}:when={when}");
             assert!(traced("trouble", dir.path(), &inject), "{inject}");

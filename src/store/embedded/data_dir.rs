@@ -249,6 +249,9 @@ impl DataDir {
             .create(&staging)
             .and_then(|()| self.access.settle_at(&staging))
             .map_err(io("creating a directory in it"))?;
+        if let Err(error) = lmdb::change_in_place(&staging) {
+            log::debug!("{}: its files are copied on write: {error}", self.store);
+        }
         self.fill(turn, &staging)?;
         fs::rename(&staging, dir).map_err(io("renaming a directory in it"))
     }

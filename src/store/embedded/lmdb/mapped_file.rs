@@ -38,6 +38,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::process::{Resource, getrlimit};
 
+use super::file_system::keeps_places;
 use super::private::Access;
 use crate::runtime::process::signals::NoSignal;
 
@@ -132,21 +133,6 @@ impl Engine {
         let is_64_bit = cfg!(target_pointer_width = "64");
         if is_owners && may_be_long && is_64_bit && keeps_places(dir) { Engine::Map } else { Engine::Calls }
     }
-}
-
-/// Returns whether what was written to a file in `dir` keeps its place on the disk. File systems that copy on write need a new
-/// place for each change.
-#[cfg(any(target_os = "linux", target_os = "android"))]
-fn keeps_places(dir: &Path) -> bool {
-    const EXT4: u32 = 0xef53;
-    const TMPFS: u32 = 0x0102_1994;
-    rustix::fs::statfs(dir).is_ok_and(|found| [EXT4, TMPFS].contains(&(found.f_type as u32)))
-}
-
-/// On other systems the types of file systems are not known.
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn keeps_places(_dir: &Path) -> bool {
-    false
 }
 
 /// An open data file of this kind.

@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 mod dir_lock;
+mod file_system;
 mod group_commit;
 mod mapped_file;
 mod ofd_lock;
@@ -48,6 +49,7 @@ use crate::runtime::sync::real::{RwLock, TimedGuard, TimedMutex};
 use crate::runtime::time::{self, Deadline, Moment};
 
 pub(crate) use self::dir_lock::DirLock;
+pub(crate) use self::file_system::change_in_place;
 pub(crate) use self::mapped_file::Engine;
 pub(crate) use self::ofd_lock::OfdLock;
 pub(crate) use self::private::{Access, check_private};
