@@ -26,7 +26,8 @@ const REPLY_VALUES: usize = 16;
 const MAKING: Duration = Duration::from_secs(60);
 
 /// A table in HBase. Cheap to clone. Clones share their connections, which are closed when the last clone and the
-/// last row of the table are dropped. Many threads may use it at the same time. It starts no threads.
+/// last row of the table are dropped. Many threads may use it at the same time. It starts no threads, but with
+/// `auth=kerberos` one that gets tickets.
 ///
 /// ```no_run
 /// let orders = dlm::hbase::Table::open("hbase://master1:16000/orders?anchor=d:id&family=d")?;

@@ -79,6 +79,12 @@ impl DeadlineSocket {
         }
     }
 
+    /// Returns the address of the other side.
+    #[cfg(feature = "hbase")]
+    pub(super) fn peer(&self) -> io::Result<SocketAddr> {
+        self.stream.peer_addr()
+    }
+
     /// Closes the connection in both directions. A thread that is receiving returns.
     #[cfg(feature = "hbase")]
     pub(super) fn shut(&self) {

@@ -4,6 +4,7 @@
 //! must not run beside it.
 
 mod hbase_cluster;
+mod hbase_kerberos;
 mod hbase_own_clocks;
 mod hbase_restarts;
 mod hbase_table_clocks;

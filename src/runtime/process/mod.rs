@@ -7,6 +7,8 @@
 pub(crate) mod cancellation;
 pub(crate) mod descriptors;
 pub(crate) mod fork_pause;
+#[cfg(feature = "hbase")]
+pub(crate) mod gssapi;
 mod identity;
 pub(crate) mod process_mark;
 pub(crate) mod signals;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::layout::{CellColumn, LOCK};
 use crate::error::Result;
+use crate::names::diagnostic::Diagnostic;
 use crate::runtime::time::Deadline;
 use crate::store::hbase::row_keys::lock_row;
 use crate::store::remote::{OnReply, Replace, Reply, replace_one_by_one};
@@ -154,6 +155,11 @@ pub(super) trait LockTable: Send + Sync + fmt::Debug {
 
     /// Returns the version of the servers; `None` if the transport cannot read it.
     fn version(&self, by: Deadline) -> Result<Option<String>>;
+
+    /// Reports as whom the servers know us; `None` if they believe any name.
+    fn diagnose_login(&self) -> Option<Diagnostic> {
+        None
+    }
 
     /// Lists the faults of the table's schema; `None` if the table does not exist.
     fn diagnose_table(&self, family: &'static str, by: Deadline) -> Result<Option<Vec<SchemaFault>>>;

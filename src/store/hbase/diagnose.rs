@@ -23,6 +23,7 @@ pub(super) fn diagnose<T: LockTable + ?Sized>(
         // A master may refuse to report its version. Locks do not need it.
         Err(error) => found.push(Diagnostic::warn("version", error.chain(), "see the master's log")),
     }
+    found.extend(table.diagnose_login());
     let Some(faults) = table.diagnose_table(content.family(), by)? else {
         let advice = "create it with initialize() or `dlm init`";
         found.push(Diagnostic::fail("table", "does not exist", advice));

@@ -1,5 +1,6 @@
 //! The options of URIs of HBase: for locks and latches, and for an application's table.
 
+use super::native::{AUTH, KEYTAB, MASTER_PRINCIPAL, PRINCIPAL, PROTECTION, SERVER_PRINCIPAL, TICKET_CACHE};
 use crate::settings::store_option::StoreOption;
 use crate::store::layout::LAYOUT;
 use crate::store::tls::{TLS, TLS_CA, TLS_CERT, TLS_KEY};
@@ -20,7 +21,7 @@ const TIMEOUT: StoreOption = option("timeout", "10s", "the time limit of one cal
 const POOL: StoreOption = option("pool", "16", "the most connections, 1 to 1024");
 
 /// Of `hbase://`.
-pub(super) const HBASE: [StoreOption; 10] = [
+pub(super) const HBASE: [StoreOption; 17] = [
     LAYOUT,
     option(
         "own_table",
@@ -31,6 +32,13 @@ pub(super) const HBASE: [StoreOption; 10] = [
     LATCHES,
     CONNECT_TIMEOUT,
     USER,
+    AUTH,
+    PROTECTION,
+    PRINCIPAL,
+    KEYTAB,
+    TICKET_CACHE,
+    SERVER_PRINCIPAL,
+    MASTER_PRINCIPAL,
     TLS,
     TLS_CA,
     TLS_CERT,
@@ -56,7 +64,7 @@ pub const TABLE_OPTIONS: &[(&str, &[StoreOption])] = &[
     ("hbase+thrift://", &GATEWAY_TABLE),
 ];
 
-pub(super) const TABLE: [StoreOption; 14] = [
+pub(super) const TABLE: [StoreOption; 21] = [
     option("family", "", "the family that keeps the fences of fenced rows"),
     ANCHOR,
     TIMEOUT,
@@ -67,6 +75,13 @@ pub(super) const TABLE: [StoreOption; 14] = [
     option("fence_of_column", "_fence_of", "the qualifier of the name of the lock that the fence belongs to"),
     CONNECT_TIMEOUT,
     USER,
+    AUTH,
+    PROTECTION,
+    PRINCIPAL,
+    KEYTAB,
+    TICKET_CACHE,
+    SERVER_PRINCIPAL,
+    MASTER_PRINCIPAL,
     TLS,
     TLS_CA,
     TLS_CERT,

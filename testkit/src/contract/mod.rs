@@ -539,11 +539,26 @@ macro_rules! latch_contract {
 
 /// Makes a test of each case about locks, over the sites that the function makes. With a layer and names of its cases
 /// it makes only those: see [`contract`](mod@crate::contract). The function is `fn(test: &str) -> Site` or returns
-/// `Option<Site>`.
+/// `Option<Site>`. Attributes in front of it are those of each test, such as `#[ignore]`.
 #[macro_export]
 macro_rules! contract {
-    ($site:ident) => {
-        $crate::contract! { $site => stores:
+    (@layer $attributes:tt $site:ident => $layer:ident: $($case:ident),+) => {
+        mod $layer {
+            $($crate::contract! { @case $attributes $site => $layer: $case })+
+        }
+    };
+    (@case [$($attribute:tt)*] $site:ident => $layer:ident: $case:ident) => {
+        #[test]
+        $($attribute)*
+        fn $case() {
+            let site: ::std::option::Option<$crate::contract::Site> = super::$site(stringify!($case)).into();
+            if let ::std::option::Option::Some(site) = site {
+                $crate::contract::$layer::$case(&site);
+            }
+        }
+    };
+    ($(#[$attribute:meta])* $site:ident) => {
+        $crate::contract! { $(#[$attribute])* $site => stores:
             a_free_lock_is_granted_and_a_held_one_refused_with_its_holder,
             releasing_frees_the_lock_and_doing_it_twice_changes_nothing,
             of_many_who_ask_at_once_exactly_one_is_granted,
@@ -565,7 +580,7 @@ macro_rules! contract {
             a_call_that_is_late_already_leaves_nothing_behind,
             initializing_again_and_at_once_does_no_harm,
         }
-        $crate::contract! { $site => lists:
+        $crate::contract! { $(#[$attribute])* $site => lists:
             held_locks_are_listed_with_their_holders_and_free_ones_are_not,
             a_list_of_a_prefix_has_just_the_names_that_begin_with_it,
             locks_of_odd_names_are_listed_once,
@@ -574,7 +589,7 @@ macro_rules! contract {
             lists_that_make_no_sense_are_refused,
             a_manager_lists_the_locks_of_all_clients,
         }
-        $crate::contract! { $site => breaks:
+        $crate::contract! { $(#[$attribute])* $site => breaks:
             a_broken_lock_is_free_with_a_higher_fence_and_its_holder_is_told_why,
             the_holder_of_a_broken_lock_that_is_kept_alive_is_told_why,
             only_the_grant_that_was_seen_is_broken,
@@ -586,7 +601,7 @@ macro_rules! contract {
             a_holder_is_told_why_whatever_was_added_to_the_history_since,
             a_manager_with_a_history_writes_what_happened_to_its_locks,
         }
-        $crate::contract! { $site => locks:
+        $crate::contract! { $(#[$attribute])* $site => locks:
             a_held_lock_is_refused_at_once_with_its_holder,
             a_second_release_is_false_and_asks_no_store,
             fences_rise_over_managers,
@@ -603,7 +618,7 @@ macro_rules! contract {
             initializing_from_many_threads_does_no_harm,
             examining_a_store_that_does_finds_no_failure,
         }
-        $crate::contract! { $site => leases:
+        $crate::contract! { $(#[$attribute])* $site => leases:
             a_late_release_says_lost_and_leaves_the_next_holder_alone,
             a_late_release_says_lost_though_nobody_came,
             a_dropped_lost_lease_leaves_the_next_holder_alone,
@@ -616,7 +631,7 @@ macro_rules! contract {
             an_owner_that_enters_with_a_longer_ttl_has_it_and_a_lost_hold_is_not_entered,
             what_an_owner_cannot_do_is_refused,
         }
-        $crate::contract! { $site => kept:
+        $crate::contract! { $(#[$attribute])* $site => kept:
             a_kept_lease_outlives_its_ttl_and_is_released_as_ours,
             a_lease_is_kept_for_its_longest_time_at_risk_before_that_ends_and_lost_then,
             a_kept_lease_whose_record_goes_is_lost_before_its_end_with_the_reason,
@@ -625,7 +640,7 @@ macro_rules! contract {
             closing_releases_what_is_kept,
             many_leases_are_kept_at_once,
         }
-        $crate::contract! { $site => sets:
+        $crate::contract! { $(#[$attribute])* $site => sets:
             of_several_locks_a_caller_gets_all_or_none,
             callers_of_overlapping_sets_do_not_block_each_other,
             the_locks_of_a_set_are_kept_while_others_are_waited_for,
@@ -634,17 +649,17 @@ macro_rules! contract {
             a_lock_with_a_minimum_hold_is_free_when_that_is_over_and_not_before,
             after_a_lease_that_expired_nobody_gets_the_lock_during_its_delay,
         }
-        $crate::contract! { $site => calls:
+        $crate::contract! { $(#[$attribute])* $site => calls:
             a_release_and_a_renewal_do_not_block_and_tell_their_results,
             closing_ends_the_calls_that_have_not_begun,
         }
-        $crate::contract! { $site => elections:
+        $crate::contract! { $(#[$attribute])* $site => elections:
             a_candidate_leads_when_nobody_does_and_the_next_one_when_it_resigns,
             the_work_of_a_leader_is_guarded_until_it_returns,
             a_cancelled_candidate_does_not_lead,
             a_candidate_tries_again_when_the_store_fails,
         }
-        $crate::contract! { $site => waits:
+        $crate::contract! { $(#[$attribute])* $site => waits:
             threads_that_wait_for_many_locks_read_them_together,
             acquire_waits_for_a_release_in_another_process,
             acquire_waits_for_a_release_in_this_process,
@@ -656,7 +671,7 @@ macro_rules! contract {
             a_holder_that_vanished_is_followed_when_its_ttl_ends,
             threads_of_several_managers_never_overlap,
         }
-        $crate::contract! { $site => pending:
+        $crate::contract! { $(#[$attribute])* $site => pending:
             a_pending_acquires_a_free_lock_and_gives_its_result_once,
             a_pending_waits_for_a_release_in_another_process,
             pendings_and_threads_are_one_line_in_order_of_arrival,
@@ -669,18 +684,7 @@ macro_rules! contract {
             hundreds_of_pendings_exclude_each_other,
         }
     };
-    ($site:ident => $layer:ident: $($case:ident),+ $(,)?) => {
-        mod $layer {
-            $(
-                #[test]
-                fn $case() {
-                    let site: ::std::option::Option<$crate::contract::Site> =
-                        super::$site(stringify!($case)).into();
-                    if let ::std::option::Option::Some(site) = site {
-                        $crate::contract::$layer::$case(&site);
-                    }
-                }
-            )+
-        }
+    ($(#[$attribute:meta])* $site:ident => $layer:ident: $($case:ident),+ $(,)?) => {
+        $crate::contract! { @layer [$(#[$attribute])*] $site => $layer: $($case),+ }
     };
 }

@@ -113,10 +113,10 @@ fn a_page_tells_of_every_change_of_the_list() {
 fn a_fault_that_is_missing_or_there_twice_is_reported() {
     let mut missing = faults();
     missing.remove(6);
-    only(&checks::rows(&missing), "not 1 to 51");
+    only(&checks::rows(&missing), "not 1 to 52");
     let mut twice = faults();
     twice.push(twice[3].clone());
-    only(&checks::rows(&twice), "not 1 to 51");
+    only(&checks::rows(&twice), "not 1 to 52");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Bytes to and from one server: a socket with or without TLS. One thread may send while another thread receives.
-//! Every wait has a deadline.
+//! Bytes to and from one server: a socket with or without TLS, and with or without what Kerberos protects. One thread may send
+//! while another thread receives. Every wait has a deadline.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use rustls::{ClientConnection, pki_types::ServerName};
 
+use super::auth::SecurityLayer;
 use crate::runtime::sync::real::TimedMutex;
 use crate::runtime::time::Deadline;
 use crate::store::deadline_socket::{Arrived, DeadlineSocket, left};
@@ -16,6 +17,7 @@ pub(super) use crate::store::tls::Security;
 pub(super) struct Channel {
     socket: DeadlineSocket,
     tls: Option<TimedMutex<ClientConnection>>,
+    layer: Option<SecurityLayer>,
 }
 
 impl Channel {
@@ -28,7 +30,7 @@ impl Channel {
         by: Deadline,
     ) -> io::Result<Channel> {
         let socket = DeadlineSocket::connect(address, by)?;
-        let Some(config) = security else { return Ok(Channel { socket, tls: None }) };
+        let Some(config) = security else { return Ok(Channel { socket, tls: None, layer: None }) };
         let name = ServerName::try_from(host.to_owned())
             .map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error))?;
         let mut tls = ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
@@ -44,11 +46,31 @@ impl Channel {
             }
         }
         push(&mut tls, &socket, by)?;
-        Ok(Channel { socket, tls: Some(TimedMutex::new(tls)) })
+        Ok(Channel { socket, tls: Some(TimedMutex::new(tls)), layer: None })
+    }
+
+    /// Protects all that is sent and received from now on.
+    pub(super) fn protect(&mut self, layer: Option<SecurityLayer>) {
+        self.layer = layer;
     }
 
     /// Sends all of `bytes`. Only one thread at a time may call it. After an error the channel is unusable.
     pub(super) fn send(&self, bytes: &[u8], by: Deadline) -> io::Result<()> {
+        match &self.layer {
+            None => self.send_raw(bytes, by),
+            Some(layer) => self.send_raw(&layer.protect(bytes, by)?, by),
+        }
+    }
+
+    /// Receives some bytes. Only one thread at a time may call it. No bytes are lost on `TimedOut`.
+    pub(super) fn receive(&self, out: &mut [u8], by: Deadline) -> io::Result<usize> {
+        match &self.layer {
+            None => self.receive_raw(out, by),
+            Some(layer) => layer.receive(out, |raw| self.receive_raw(raw, by)),
+        }
+    }
+
+    fn send_raw(&self, bytes: &[u8], by: Deadline) -> io::Result<()> {
         match &self.tls {
             None => self.socket.write_all(bytes, by),
             Some(tls) => {
@@ -59,8 +81,7 @@ impl Channel {
         }
     }
 
-    /// Receives some bytes. Only one thread at a time may call it. No bytes are lost on `TimedOut`.
-    pub(super) fn receive(&self, out: &mut [u8], by: Deadline) -> io::Result<usize> {
+    fn receive_raw(&self, out: &mut [u8], by: Deadline) -> io::Result<usize> {
         let Some(tls) = &self.tls else { return self.socket.read_some(out, by) };
         loop {
             let turn = || Ok::<_, io::Error>(tls.try_lock_for(left(by)?).ok_or(io::ErrorKind::TimedOut)?);
@@ -90,6 +111,10 @@ impl Channel {
             Arrived::Bytes => self.tls.is_some(),
             Arrived::End => true,
         }
+    }
+
+    pub(super) fn peer(&self) -> io::Result<SocketAddr> {
+        self.socket.peer()
     }
 
     /// Closes the connection in both directions. A thread that is receiving returns.

@@ -19,12 +19,16 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use prost::Message;
 
+use super::auth::{
+    BegunContext, ERROR_AFTER_HANDSHAKE, Protection, TicketEnd, authenticate, refused_after_handshake,
+};
 use super::channel::Channel;
 use super::exception::Exception;
 use super::frame;
@@ -56,8 +60,8 @@ pub(super) enum CallFailure {
     /// The server answered with an exception.
     #[error("the server refused")]
     Exception(#[source] Exception),
-    /// The server refuses all requests of this client. A retry would not help.
-    #[error("the server refused the connection")]
+    /// One side refuses the other, or there is no ticket for the server. A retry would not help.
+    #[error("no connection is possible")]
     Unwelcome(#[source] io::Error),
 }
 
@@ -90,8 +94,18 @@ impl CallFailure {
     }
 }
 
+/// Who opens a connection.
+pub(super) enum AsWhom<'a> {
+    User(&'a str),
+    /// A context that was begun with the server, and the least protection.
+    Login(BegunContext, Protection),
+}
+
 pub(super) struct Connection {
     channel: Channel,
+    /// What was agreed in a handshake.
+    protection: Option<Protection>,
+    ticket: Option<TicketEnd>,
     /// See [`frame::FRAME_BYTES_MAX`].
     reply_max: u32,
     /// Held while a request is written, so frames do not mix.
@@ -158,16 +172,27 @@ struct Inbox {
 }
 
 impl Connection {
-    /// Sends the hello of the protocol, which the server does not answer. Replies over `reply_max` bytes are
-    /// skipped.
+    /// Sends the hello of the protocol, which the server does not answer: that of a user, or one after the handshake of a
+    /// `login`. Replies over `reply_max` bytes are skipped.
     pub(super) fn open(
-        channel: Channel,
+        mut channel: Channel,
         service: &str,
-        user: &str,
+        as_whom: AsWhom<'_>,
         reply_max: u32,
         by: Deadline,
     ) -> io::Result<Connection> {
-        channel.send(&frame::hello(service, user), by)?;
+        let (protection, ticket) = match as_whom {
+            AsWhom::User(user) => {
+                channel.send(&frame::hello(service, user), by)?;
+                (None, None)
+            }
+            AsWhom::Login(begun, least) => {
+                let established = authenticate(&channel, begun, least, reply_max, by)?;
+                channel.protect(established.layer);
+                channel.send(&frame::hello_again(service), by)?;
+                (Some(established.protection), Some(established.ticket))
+            }
+        };
         let calls = Calls {
             next_id: 0,
             waiting: HashMap::new(),
@@ -180,11 +205,33 @@ impl Connection {
         };
         Ok(Connection {
             channel,
+            protection,
+            ticket,
             reply_max,
             sending: TimedMutex::new(()),
             inbox: Mutex::new(Inbox::default()),
             calls: Mutex::new(calls),
         })
+    }
+
+    pub(super) fn protection(&self) -> Option<Protection> {
+        self.protection
+    }
+
+    /// Returns whether another connection should take its place. This one is used until then.
+    pub(super) fn is_to_be_renewed(&self) -> bool {
+        self.ticket.is_some_and(|ticket| Moment::now() >= ticket.renew_at)
+    }
+
+    /// Returns whether a connection whose ticket lasts so long from now on would do so for longer than this one.
+    pub(super) fn ends_before(&self, lasts: Duration) -> bool {
+        const LONGER: Duration = Duration::from_secs(1);
+        self.ticket.is_some_and(|ticket| Moment::now().after(lasts) > ticket.ends.after(LONGER))
+    }
+
+    /// Returns the address of the server.
+    pub(super) fn peer(&self) -> io::Result<SocketAddr> {
+        self.channel.peer()
     }
 
     /// Returns whether a new call should use this connection. Calls under way stay on a connection that new calls
@@ -253,6 +300,9 @@ impl Connection {
         inbox.skip(&self.channel, by)?;
         let prefix = inbox.fill(&self.channel, 4, by)?;
         match frame::reply_length([prefix[0], prefix[1], prefix[2], prefix[3]], self.reply_max)? {
+            frame::Length::Short(ERROR_AFTER_HANDSHAKE) if self.protection.is_some() => {
+                Err(refused_after_handshake())
+            }
             frame::Length::Short(length) => {
                 let reply = frame::reply(&inbox.fill(&self.channel, 4 + length, by)?[4..]);
                 inbox.take(4 + length);

@@ -105,7 +105,7 @@ impl Exception {
     pub(super) fn of_connection(&self) -> io::Error {
         let refusal = match self.class.as_str() {
             "AccessDeniedException" | "BadAuthException" | "SaslException" => {
-                Some("; it may require Kerberos, which this library does not support")
+                Some("; it may require Kerberos (auth=kerberos)")
             }
             "FatalConnectionException" | "WrongVersionException" | "UnsupportedCryptoException" => Some(""),
             _ => None,

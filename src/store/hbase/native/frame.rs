@@ -75,15 +75,26 @@ pub(super) enum Length {
 
 /// Builds the first bytes of a connection. They must be sent in one write.
 pub(super) fn hello(service: &str, user: &str) -> Vec<u8> {
+    let mut bytes = PREAMBLE.to_vec();
+    header(&mut bytes, service, Some(user));
+    bytes
+}
+
+/// Builds the first bytes of a connection after a handshake. The server knows the user from that.
+pub(super) fn hello_again(service: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    header(&mut bytes, service, None);
+    bytes
+}
+
+fn header(bytes: &mut Vec<u8>, service: &str, user: Option<&str>) {
     let header = ConnectionHeader {
-        user_info: Some(UserInformation { effective_user: user.to_owned() }),
+        user_info: user.map(|user| UserInformation { effective_user: user.to_owned() }),
         service_name: service.to_owned(),
     };
     let header = header.encode_to_vec();
-    let mut bytes = PREAMBLE.to_vec();
     bytes.extend_from_slice(&length(header.len()));
     bytes.extend_from_slice(&header);
-    bytes
 }
 
 /// Builds a request, in a [`buffer`].

@@ -384,14 +384,15 @@ impl Drop for LookUpGuard<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::auth::Auth;
     use super::*;
 
     fn locator() -> Locator {
-        let (user, connect_timeout) = ("me".into(), Duration::from_secs(1));
+        let (auth, connect_timeout) = (Auth::Simple { user: "me".into() }, Duration::from_secs(1));
         Locator::new(
             Vec::new(),
             "t",
-            ServerAccess { user, security: None, connect_timeout, reply_max: 4 << 20 },
+            ServerAccess { auth, security: None, connect_timeout, reply_max: 4 << 20 },
         )
     }
 

@@ -22,6 +22,7 @@ use super::scan::cell;
 use super::send_error::{SendError, protocol_violation};
 use super::servers::CLIENT_SERVICE;
 use crate::error::Result;
+use crate::names::diagnostic::Diagnostic;
 use crate::runtime::time::Deadline;
 use crate::store::hbase::cell_store::{
     Cell, CellStore, CheckAndPut, Count, Durability, LockCells, LockTable, PROBE, RowPage, RowScan,
@@ -213,6 +214,10 @@ impl LockTable for Native {
 
     fn version(&self, by: Deadline) -> Result<Option<String>> {
         self.asked_version(by).map(Some)
+    }
+
+    fn diagnose_login(&self) -> Option<Diagnostic> {
+        self.locator.servers().diagnose_login()
     }
 
     fn diagnose_table(&self, family: &'static str, by: Deadline) -> Result<Option<Vec<SchemaFault>>> {

@@ -3,12 +3,14 @@
 //! ```text
 //! locks, own (locks in the layout `own`), latches (exactly once), counts (many at a time), scan (rows of a range), rows (of applications), admin (tables)
 //!   rpc (sends and retries; the meaning of exceptions and lost replies), batch (the same for many rows at once)
-//!     locator (master, meta, regions)  ->  servers  ->  connection (calls on one socket)  ->  channel (bytes, TLS)
+//!     locator (master, meta, regions)  ->  servers  ->  connection (calls on one socket)  ->  channel (bytes, TLS, what Kerberos protects)
+//!   auth (who we are: tickets, the handshake with a server, and what protects the bytes after it)
 //!   request, filter, messages, bytes, exception, frame: the wire format
 //! ```
 
 mod address;
 mod admin;
+mod auth;
 mod batch;
 mod bytes;
 mod channel;
@@ -33,6 +35,9 @@ mod scan;
 mod send_error;
 mod servers;
 
+pub(super) use self::auth::{
+    AUTH, KEYTAB, MASTER_PRINCIPAL, PRINCIPAL, PROTECTION, SERVER_PRINCIPAL, TICKET_CACHE,
+};
 pub(super) use self::latches::NativeLatches;
 pub(super) use self::rows::NativeRows;
 pub(super) use self::rpc::Native;

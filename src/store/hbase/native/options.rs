@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::address::Address;
+use super::auth::Auth;
 use super::channel::Security;
 use crate::error::{Error, Result};
 use crate::settings::limits::checked_timeout;
@@ -16,7 +17,7 @@ const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(3);
 pub(super) struct NativeSetup {
     pub(super) masters: Vec<Address>,
     pub(super) uri: String,
-    pub(super) user: String,
+    pub(super) auth: Auth,
     pub(super) security: Security,
     pub(super) connect_timeout: Duration,
 }
@@ -31,22 +32,17 @@ impl NativeSetup {
     ) -> Result<NativeSetup> {
         let connect_timeout =
             options.take_checked("connect_timeout", checked_timeout)?.unwrap_or(CONNECT_TIMEOUT_DEFAULT);
-        let user = options.take("user").unwrap_or_else(login);
+        let auth = Auth::read(&mut options)?;
         let security = tls::security(&mut options)?;
         options.finish(known)?;
         Ok(NativeSetup {
             uri: format!("hbase://{}/{table}", described(masters)),
             masters: masters.split(',').map(address).collect::<Result<_>>()?,
-            user,
+            auth,
             security,
             connect_timeout,
         })
     }
-}
-
-/// Returns the default user name. The servers log it and do not check it: without Kerberos it protects nothing.
-fn login() -> String {
-    std::env::var("USER").ok().filter(|user| !user.is_empty()).unwrap_or_else(|| "dlm".into())
 }
 
 fn address(text: &str) -> Result<Address> {

@@ -76,18 +76,18 @@ impl Native {
         content: Content,
         options: Options,
     ) -> Result<Native> {
-        let NativeSetup { masters, uri, user, security, connect_timeout } =
+        let NativeSetup { masters, uri, auth, security, connect_timeout } =
             NativeSetup::read(masters, table, options, &HBASE)?;
-        let access = ServerAccess { user, security, connect_timeout, reply_max: FRAME_BYTES_MAX };
+        let access = ServerAccess { auth, security, connect_timeout, reply_max: FRAME_BYTES_MAX };
         let locator = Arc::new(Locator::new(masters, table, access));
         Ok(Native { uri, table: table.to_owned(), content, locator })
     }
 
     /// Opens a table of an application. See [`Native::new`].
     pub(super) fn for_rows(masters: &str, table: &str, options: Options, reply_max: u32) -> Result<Native> {
-        let NativeSetup { masters, uri, user, security, connect_timeout } =
+        let NativeSetup { masters, uri, auth, security, connect_timeout } =
             NativeSetup::read(masters, table, options, &TABLE)?;
-        let access = ServerAccess { user, security, connect_timeout, reply_max };
+        let access = ServerAccess { auth, security, connect_timeout, reply_max };
         let locator = Arc::new(Locator::new(masters, table, access));
         Ok(Native { uri, table: table.to_owned(), content: Content::Rows, locator })
     }

@@ -9,12 +9,19 @@ use std::time::Duration;
 use prost::Message;
 
 use super::address::Address;
+use super::auth::{Auth, BegunContext, ServedBy};
 use super::channel::{Channel, Security};
-use super::connection::{CallFailure, Connection};
+use super::connection::{AsWhom, CallFailure, Connection};
 use super::frame;
+use crate::names::diagnostic::Diagnostic;
 use crate::runtime::process::descriptors::above_streams;
 use crate::runtime::sync::real::{Mutex, TimedGuard, TimedMutex};
 use crate::runtime::time::{Deadline, Moment};
+
+/// Time for a connection in place of one that still works.
+const RENEW_WITHIN: Duration = Duration::from_secs(1);
+/// Pause after such a connection was not made.
+const RENEW_AGAIN: Duration = Duration::from_secs(5);
 
 pub(super) const CLIENT_SERVICE: &str = "ClientService";
 pub(super) const MASTER_SERVICE: &str = "MasterService";
@@ -22,7 +29,7 @@ pub(super) const META_SERVICE: &str = "ClientMetaService";
 
 /// Settings for connections to the servers of a cluster.
 pub(super) struct ServerAccess {
-    pub(super) user: String,
+    pub(super) auth: Auth,
     pub(super) security: Security,
     pub(super) connect_timeout: Duration,
     /// See [`Connection::open`].
@@ -46,6 +53,10 @@ struct ServerState {
     connection: Option<Arc<Connection>>,
     /// The last attempt to connect that failed: its end, and its error.
     failed: Option<(Moment, io::ErrorKind, String)>,
+    /// Whether a thread opens a connection in place of this one, whose ticket will end.
+    is_renewing: bool,
+    /// When none could take its place.
+    renewing_failed: Option<Moment>,
 }
 
 impl Server {
@@ -60,6 +71,14 @@ impl Server {
 impl Servers {
     pub(super) fn new(access: ServerAccess) -> Servers {
         Servers { access, known: Mutex::default() }
+    }
+
+    /// Reports as whom connections are opened, and how they are protected. `None` if the servers believe any name.
+    pub(super) fn diagnose_login(&self) -> Option<Diagnostic> {
+        match &self.access.auth {
+            Auth::Simple { .. } => None,
+            Auth::Kerberos(login) => Some(login.diagnose()),
+        }
     }
 
     pub(super) fn connect_timeout(&self) -> Duration {
@@ -91,7 +110,26 @@ impl Servers {
         // Only threads that need this server wait while a thread connects to it.
         let mut state = entry.state.try_lock_for(by.remaining()).ok_or(io::ErrorKind::TimedOut)?;
         if let Some(connection) = state.connection.as_ref().filter(|connection| connection.is_usable()) {
-            return Ok(Arc::clone(connection));
+            let current = Arc::clone(connection);
+            if !current.is_to_be_renewed() {
+                return Ok(current);
+            }
+            let Some(begun) = self.begun_anew(server, service, &current, &mut state) else {
+                return Ok(current);
+            };
+            // Other threads use the current connection meanwhile.
+            drop(state);
+            let opened = self.renewed(server, &current, service, begun, by);
+            let mut state = entry.state.lock();
+            state.is_renewing = false;
+            match opened {
+                Ok(connection) => return Ok(Arc::clone(state.connection.insert(Arc::new(connection)))),
+                Err(error) => {
+                    log::warn!("no connection in place of one whose ticket will end: {error}");
+                    state.renewing_failed = Some(Moment::now());
+                    return Ok(current);
+                }
+            }
         }
         state.connection = None;
         // A thread that waited for a failed attempt gets the same error. Otherwise many threads would try to
@@ -131,23 +169,117 @@ impl Servers {
         Arc::clone(services.entry(service).or_default().entry(server.clone()).or_default())
     }
 
+    /// Returns a context for a connection in place of `current`, whose ticket will end. The caller opens it. `None` if there is no
+    /// ticket yet that lasts longer, or if another thread opens one.
+    fn begun_anew(
+        &self,
+        server: &Address,
+        service: &'static str,
+        current: &Connection,
+        state: &mut ServerState,
+    ) -> Option<BegunContext> {
+        let has_just_failed =
+            state.renewing_failed.is_some_and(|failed| Moment::now().since(failed) < RENEW_AGAIN);
+        let Auth::Kerberos(login) = &self.access.auth else { return None };
+        if state.is_renewing || has_just_failed {
+            return None;
+        }
+        let targets = login.targets(served_by(service), &server.host);
+        let begun = targets.iter().find_map(|target| login.prepared(target))?;
+        state.is_renewing = current.ends_before(begun.0.lasts());
+        state.renewing_failed = if state.is_renewing { None } else { Some(Moment::now()) };
+        state.is_renewing.then_some(begun)
+    }
+
+    fn renewed(
+        &self,
+        server: &Address,
+        current: &Connection,
+        service: &'static str,
+        begun: BegunContext,
+        by: Deadline,
+    ) -> io::Result<Connection> {
+        let Auth::Kerberos(login) = &self.access.auth else { return Err(io::ErrorKind::Unsupported.into()) };
+        let by = share(by, 2).sooner(Deadline::after(RENEW_WITHIN));
+        // Without a look-up of its name, which may take long.
+        let channel = Channel::connect(&current.peer()?, &server.host, &self.access.security, by)?;
+        let connection = Connection::open(
+            channel,
+            service,
+            AsWhom::Login(begun, login.least()),
+            self.access.reply_max,
+            by,
+        )?;
+        connection.protection().into_iter().for_each(|protection| login.agreed(protection));
+        Ok(connection)
+    }
+
     fn connect(&self, server: &Address, service: &str, by: Deadline) -> io::Result<Connection> {
+        let reply_max = self.access.reply_max;
+        let login = match &self.access.auth {
+            Auth::Kerberos(login) => login,
+            Auth::Simple { user } => {
+                return self.reach(server, by, |channel, by| {
+                    Connection::open(channel, service, AsWhom::User(user), reply_max, by)
+                });
+            }
+        };
+        let mut refused = None;
+        for target in login.targets(served_by(service), &server.host) {
+            let opened = self.reach(server, by, |channel, by| {
+                let begun = login.begin(&target, by)?;
+                Connection::open(channel, service, AsWhom::Login(begun, login.least()), reply_max, by)
+            });
+            match opened {
+                // It may have the other principal.
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    refused = refused.or(Some(error))
+                }
+                opened => return opened,
+            }
+        }
+        Err(refused.unwrap_or_else(|| io::ErrorKind::PermissionDenied.into()))
+    }
+
+    /// Connects to the first address of the server where `open` opens a connection.
+    fn reach(
+        &self,
+        server: &Address,
+        by: Deadline,
+        mut open: impl FnMut(Channel, Deadline) -> io::Result<Connection>,
+    ) -> io::Result<Connection> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
         // The name look-up uses the time-outs of the system's resolver. This code cannot set them.
         let addresses: Vec<_> =
             above_streams(|| (server.host.as_str(), server.port).to_socket_addrs())?.collect();
         for (tried, address) in addresses.iter().enumerate() {
             let by = share(by, addresses.len() - tried);
-            match Channel::connect(address, &server.host, &self.access.security, by).and_then(|channel| {
-                Connection::open(channel, service, &self.access.user, self.access.reply_max, by)
-            }) {
-                Ok(connection) => return Ok(connection),
+            match Channel::connect(address, &server.host, &self.access.security, by)
+                .and_then(|channel| open(channel, by))
+            {
+                Ok(connection) => {
+                    if let (Auth::Kerberos(login), Some(protection)) =
+                        (&self.access.auth, connection.protection())
+                    {
+                        login.agreed(protection);
+                    }
+                    return Ok(connection);
+                }
                 Err(error) => {
                     last = io::Error::new(error.kind(), format!("{}:{}: {error}", server.host, server.port))
                 }
             }
         }
         Err(last)
+    }
+}
+
+/// Returns which servers have a service.
+fn served_by(service: &str) -> ServedBy {
+    match service {
+        MASTER_SERVICE => ServedBy::Master,
+        META_SERVICE => ServedBy::Both,
+        _ => ServedBy::RegionServer,
     }
 }
 
@@ -171,7 +303,7 @@ mod tests {
     #[test]
     fn addresses_that_serve_no_more_do_not_pile_up() {
         let access = ServerAccess {
-            user: "me".into(),
+            auth: Auth::Simple { user: "me".into() },
             security: None,
             connect_timeout: Duration::from_secs(1),
             reply_max: 4 << 20,
