@@ -127,6 +127,13 @@ struct dlm_row_cell {
 /// | fence_of_column | _fence_of | the qualifier of the name of the lock that the fence belongs to |
 /// | connect_timeout | 3s | 10ms to 10m |
 /// | user | $USER | the name that the servers log |
+/// | auth | simple | simple, kerberos: how servers know who we are |
+/// | protection | authentication | authentication, integrity, privacy: the least protection of what is sent, with auth=kerberos |
+/// | principal | none | our principal; by default that of the ticket cache or of the keytab's first key |
+/// | keytab | none | the file with our principal's keys; by default tickets come from the ticket cache |
+/// | ticket_cache | none | the ticket cache, such as FILE:/tmp/krb5cc_0; by default that of the process |
+/// | server_principal | hbase/_HOST | the principal of the RegionServers; _HOST is the server's name |
+/// | master_principal | none | the principal of the masters; by default that of the RegionServers |
 /// | tls | off | on, off |
 /// | tls_ca | none | PEM file: the authority that signed the servers' certificates |
 /// | tls_cert | none | PEM file: our certificate |
