@@ -151,19 +151,7 @@ fn use_it(place: &Place) {
     let bob = open(&place.uri(&format!("auth=kerberos&ticket_cache={cache}"))).unwrap();
     assert_eq!(bob.lock("a", Level::Xdc).unwrap().try_acquire().unwrap_err().code(), Code::LockUnavailable);
     assert!(lease.release().unwrap());
-    // Many threads use one socket. One of them reads it while others write.
-    thread::scope(|scope| {
-        for number in 0..8 {
-            let manager = &manager;
-            let work = move || {
-                let lock = manager.lock(&format!("thread-{number}"), Level::Xdc).unwrap();
-                for _ in 0..20 {
-                    assert!(lock.try_acquire().unwrap().release().unwrap());
-                }
-            };
-            thread::Builder::new().name(format!("dlm-test-{number}")).spawn_scoped(scope, work).unwrap();
-        }
-    });
+    super::share_a_socket(&manager);
     for (manager, whose) in [(&manager, "alice@DLM.TEST"), (&bob, "bob@DLM.TEST")] {
         let found = manager.diagnose().unwrap();
         let login = found.iter().find(|diagnostic| diagnostic.topic == "Kerberos").unwrap();

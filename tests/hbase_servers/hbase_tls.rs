@@ -98,19 +98,7 @@ fn works_and_reconnects(hbase: &Hbase, uri: &str) {
     let lease = lock.acquire_with_ttl(10 * LONG).unwrap();
     lease.renew().unwrap();
     assert_eq!(lock.try_acquire().unwrap_err().code(), Code::LockUnavailable);
-    // Many threads use one socket. One of them reads it while others write.
-    thread::scope(|scope| {
-        for number in 0..8 {
-            let manager = &manager;
-            let work = move || {
-                let lock = manager.lock(&format!("thread-{number}"), Level::Xdc).unwrap();
-                for _ in 0..20 {
-                    assert!(lock.try_acquire().unwrap().release().unwrap());
-                }
-            };
-            thread::Builder::new().name(format!("dlm-test-tls-{number}")).spawn_scoped(scope, work).unwrap();
-        }
-    });
+    super::share_a_socket(&manager);
     hbase.kill();
     hbase.start();
     let deadline = Deadline::after(LONGEST);

@@ -18,3 +18,20 @@ fn families() -> [dlm::hbase::Family; 3] {
     use dlm::hbase::Family;
     [Family::new("d"), Family::new("e"), Family::new("v").versions(3)]
 }
+
+/// Many threads use one socket. One of them reads it while others write.
+#[cfg(feature = "hbase")]
+fn share_a_socket(manager: &dlm::LockManager) {
+    std::thread::scope(|scope| {
+        for number in 0..8 {
+            let work = move || {
+                let lock = manager.lock(&format!("thread-{number}"), dlm::Level::Xdc).unwrap();
+                for _ in 0..20 {
+                    assert!(lock.try_acquire().unwrap().release().unwrap());
+                }
+            };
+            let thread = std::thread::Builder::new().name(format!("dlm-test-{number}"));
+            thread.spawn_scoped(scope, work).unwrap();
+        }
+    });
+}

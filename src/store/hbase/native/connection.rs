@@ -94,8 +94,8 @@ impl CallFailure {
     }
 }
 
-/// Who opens a connection.
-pub(super) enum AsWhom<'a> {
+/// The identity with which a connection is opened.
+pub(super) enum ClientIdentity<'a> {
     User(&'a str),
     /// A context that was begun with the server, and the least protection.
     Login(BegunContext, Protection),
@@ -177,16 +177,16 @@ impl Connection {
     pub(super) fn open(
         mut channel: Channel,
         service: &str,
-        as_whom: AsWhom<'_>,
+        identity: ClientIdentity<'_>,
         reply_max: u32,
         by: Deadline,
     ) -> io::Result<Connection> {
-        let (protection, ticket) = match as_whom {
-            AsWhom::User(user) => {
+        let (protection, ticket) = match identity {
+            ClientIdentity::User(user) => {
                 channel.send(&frame::hello(service, user), by)?;
                 (None, None)
             }
-            AsWhom::Login(begun, least) => {
+            ClientIdentity::Login(begun, least) => {
                 let established = authenticate(&channel, begun, least, reply_max, by)?;
                 channel.protect(established.layer);
                 channel.send(&frame::hello_again(service), by)?;
@@ -301,7 +301,7 @@ impl Connection {
         let prefix = inbox.fill(&self.channel, 4, by)?;
         match frame::reply_length([prefix[0], prefix[1], prefix[2], prefix[3]], self.reply_max)? {
             frame::Length::Short(ERROR_AFTER_HANDSHAKE) if self.protection.is_some() => {
-                Err(refused_after_handshake())
+                Err(refused_after_handshake(io::ErrorKind::PermissionDenied))
             }
             frame::Length::Short(length) => {
                 let reply = frame::reply(&inbox.fill(&self.channel, 4 + length, by)?[4..]);

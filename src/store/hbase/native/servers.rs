@@ -11,7 +11,7 @@ use prost::Message;
 use super::address::Address;
 use super::auth::{Auth, BegunContext, ServedBy};
 use super::channel::{Channel, Security};
-use super::connection::{AsWhom, CallFailure, Connection};
+use super::connection::{CallFailure, ClientIdentity, Connection};
 use super::frame;
 use crate::names::diagnostic::Diagnostic;
 use crate::runtime::process::descriptors::above_streams;
@@ -206,7 +206,7 @@ impl Servers {
         let connection = Connection::open(
             channel,
             service,
-            AsWhom::Login(begun, login.least()),
+            ClientIdentity::Login(begun, login.least()),
             self.access.reply_max,
             by,
         )?;
@@ -220,7 +220,7 @@ impl Servers {
             Auth::Kerberos(login) => login,
             Auth::Simple { user } => {
                 return self.reach(server, by, |channel, by| {
-                    Connection::open(channel, service, AsWhom::User(user), reply_max, by)
+                    Connection::open(channel, service, ClientIdentity::User(user), reply_max, by)
                 });
             }
         };
@@ -228,7 +228,7 @@ impl Servers {
         for target in login.targets(served_by(service), &server.host) {
             let opened = self.reach(server, by, |channel, by| {
                 let begun = login.begin(&target, by)?;
-                Connection::open(channel, service, AsWhom::Login(begun, login.least()), reply_max, by)
+                Connection::open(channel, service, ClientIdentity::Login(begun, login.least()), reply_max, by)
             });
             match opened {
                 // It may have the other principal.

@@ -21,7 +21,7 @@
 use std::io;
 
 use super::layer::SecurityLayer;
-use super::protection::Protection;
+use super::protection::{ERROR_STATUS, Protection};
 use crate::runtime::process::gssapi::{Context, ContextFlags, GssError};
 use crate::runtime::time::{Deadline, Moment};
 use crate::store::hbase::native::channel::Channel;
@@ -29,7 +29,6 @@ use crate::store::hbase::native::channel::Channel;
 /// Magic, version 0, and "Kerberos".
 const PREAMBLE: [u8; 6] = *b"HBas\x00\x51";
 const SUCCESS: u32 = 0;
-const ERROR: u32 = 1;
 /// Instead of the length of a token: "go on without security".
 const SIMPLE: i32 = -88;
 /// The longest token that is read. Tickets with the groups of a user have up to 64 KiB.
@@ -74,7 +73,7 @@ pub(in crate::store::hbase::native) fn authenticate(
         let answer = context.step(&token).map_err(|error| not_proven(&error))?;
         channel.send(&framed(&answer), by)?;
     }
-    // The server could have answered with a ticket of its own, and none of these promises.
+    // The library may agree to less than it was asked for.
     if !context.flags().has(ContextFlags::MUTUAL) {
         return Err(refused("the server has not proven who it is"));
     }
@@ -124,7 +123,7 @@ fn choose(offer: &[u8], least: Protection, flags: ContextFlags) -> io::Result<(P
 fn receive(channel: &Channel, by: Deadline) -> io::Result<Vec<u8>> {
     match u32::from_be_bytes(exactly(channel, by)?) {
         SUCCESS => {}
-        ERROR => return Err(said(&text(channel, by)?, &text(channel, by)?)),
+        ERROR_STATUS => return Err(said(&text(channel, by)?, &text(channel, by)?)),
         _ => return Err(refused("the server's answer is not one of a handshake: it may not be HBase")),
     }
     let length = i32::from_be_bytes(exactly(channel, by)?);
@@ -259,12 +258,12 @@ mod tests {
             (answer(SUCCESS, &[&(-1_i32).to_be_bytes()]), "above 1048576"),
             (answer(SUCCESS, &[&i32::MIN.to_be_bytes()]), "above 1048576"),
             (
-                answer(ERROR, &[&text("a.b.C"), &text("no \u{1b}[31mentry\n")]),
+                answer(ERROR_STATUS, &[&text("a.b.C"), &text("no \u{1b}[31mentry\n")]),
                 "\"no \\u{1b}[31mentry\\n\" (C)",
             ),
-            (answer(ERROR, &[&text("C"), &text(&"x".repeat(60_000))]), "xxx"),
-            (answer(ERROR, &[&text("a.b.C"), &u32::MAX.to_be_bytes()]), "(C)"),
-            (answer(ERROR, &[&(TEXT_MAX + 1).to_be_bytes()]), "above 65536"),
+            (answer(ERROR_STATUS, &[&text("C"), &text(&"x".repeat(60_000))]), "xxx"),
+            (answer(ERROR_STATUS, &[&text("a.b.C"), &u32::MAX.to_be_bytes()]), "(C)"),
+            (answer(ERROR_STATUS, &[&(TEXT_MAX + 1).to_be_bytes()]), "above 65536"),
             (answer(2, &[]), "not one of a handshake"),
             (b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(), "not one of a handshake"),
         ] {

@@ -25,6 +25,8 @@ const BESIDE_REPLY: usize = 1 << 20;
 const PIECE_MIN: usize = 256;
 /// The most that a token of ours protects.
 const PIECE_MAX: usize = 64 << 10;
+/// The kind of an error that the server has not protected. Anybody on the way can send it, so a request may have been run.
+const UNPROVEN: io::ErrorKind = io::ErrorKind::ConnectionAborted;
 /// Memory that is kept for the next token.
 const KEPT: usize = 64 << 10;
 
@@ -84,8 +86,8 @@ impl SecurityLayer {
         Ok(out)
     }
 
-    /// Receives some of the bytes that the server has protected, at least one. `receive` receives some bytes of the connection. No bytes are lost
-    /// if it fails with `TimedOut`.
+    /// Receives some of the bytes that the server has protected, at least one. `receive` receives some bytes of the connection.
+    /// No bytes are lost if it fails with `TimedOut`.
     pub(in crate::store::hbase::native) fn receive(
         &self,
         out: &mut [u8],
@@ -143,7 +145,7 @@ impl ReceivedTokens {
     fn missing(&self) -> io::Result<usize> {
         let Some(length) = self.raw.first_chunk::<4>() else { return Ok(4 - self.raw.len()) };
         match u32::from_be_bytes(*length) as usize {
-            ERROR_AFTER_HANDSHAKE if self.is_first => Err(refused_after_handshake()),
+            ERROR_AFTER_HANDSHAKE if self.is_first => Err(refused_after_handshake(UNPROVEN)),
             length if length > self.token_max => {
                 let what = format!("a protected reply of {length} bytes, above {} MiB", self.token_max >> 20);
                 Err(io::Error::new(io::ErrorKind::InvalidData, what))
@@ -220,7 +222,7 @@ mod tests {
         }
     }
 
-    /// A server that cannot use our name says so where a token is expected.
+    /// A server that cannot use our name says so where a token is expected. It must not look as if no request was run.
     #[test]
     fn a_refusal_in_the_place_of_the_first_token_is_told_from_a_token() {
         let receive = |tokens: &mut ReceivedTokens, mut bytes: &[u8]| {
@@ -228,7 +230,9 @@ mod tests {
         };
         let refusal = [0, 0, 0, 1, 0, 0, 0, 1, b'C', 0, 0, 0, 1, b'm'];
         let mut tokens = ReceivedTokens::new(4 << 20);
-        assert_eq!(receive(&mut tokens, &refusal).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        let error = receive(&mut tokens, &refusal).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
+        assert!(error.to_string().contains("auth_to_local"), "{error}");
         let mut tokens = ReceivedTokens::new(4 << 20);
         assert_eq!(receive(&mut tokens, &[0, 0, 0, 2, 7, 7]).unwrap(), 2);
         assert_eq!(receive(&mut tokens, &refusal).unwrap(), 1, "a token of one byte");

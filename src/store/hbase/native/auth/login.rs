@@ -29,7 +29,7 @@ const FRESH: Duration = Duration::from_secs(60);
 /// Pause after a token could not be prepared.
 const PREPARE_AGAIN: Duration = Duration::from_secs(10);
 
-/// Who we are, and whom we expect at the other end.
+/// The client's principal and the source of its tickets, and the principals of the servers.
 pub(in crate::store::hbase::native) struct KerberosLogin {
     source: TicketSource,
     principal: Option<String>,

@@ -1,4 +1,4 @@
-//! Who this process is for HBase, and how what it sends is protected: nothing of it, or Kerberos.
+//! Authentication with HBase's servers, and the protection of what is sent after it. With `auth=simple` there is neither.
 //!
 //! ```text
 //! options  ->  login  ->  tickets (a thread of its own), principals (whom we expect at the other end)

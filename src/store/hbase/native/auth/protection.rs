@@ -29,11 +29,13 @@ impl Protection {
 
 /// The length in front of a reply or token that is none: the status of an error. A server sends it if it cannot use the name of a
 /// client that has proven it.
-pub(in crate::store::hbase::native) const ERROR_AFTER_HANDSHAKE: usize = 1;
+pub(in crate::store::hbase::native) const ERROR_AFTER_HANDSHAKE: usize = ERROR_STATUS as usize;
+/// The status of an error in the handshake.
+pub(super) const ERROR_STATUS: u32 = 1;
 
-/// Returns the error for [`ERROR_AFTER_HANDSHAKE`].
-pub(in crate::store::hbase::native) fn refused_after_handshake() -> io::Error {
+/// Returns the error for [`ERROR_AFTER_HANDSHAKE`]. `kind`: whether it is sure that no request was run.
+pub(in crate::store::hbase::native) fn refused_after_handshake(kind: io::ErrorKind) -> io::Error {
     let what = "the server refused us after the handshake: it may have no rule for our principal \
                 (hadoop.security.auth_to_local)";
-    io::Error::new(io::ErrorKind::PermissionDenied, what)
+    io::Error::new(kind, what)
 }
