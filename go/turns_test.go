@@ -57,7 +57,7 @@ func init() {
 // Another process polls the lock once per interval. Without the yielding it would find the lock free only by chance.
 func TestAProcessThatLoopsInOneGoroutineLeavesOthersTheirTurn(t *testing.T) {
 	const turns = 5
-	uri := embedded(t)
+	uri := embedded(t) + "&notices=off"
 	child(t, "loop", uri)
 	m := open(t, uri, Retry(loopRetry))
 	began := time.Now()
@@ -83,11 +83,11 @@ func TestAProcessThatLoopsInOneGoroutineLeavesOthersTheirTurn(t *testing.T) {
 }
 
 // The same, seen from inside one process: for goroutines that pass a lock on, and for a single goroutine that leaves
-// nobody in the queue when it releases.
+// nobody in the queue when it releases. A process stands back for processes that poll, and here it is one of them.
 func TestAProcessThatKeepsTakingALockStandsBackNowAndThen(t *testing.T) {
 	const retry = 50 * time.Millisecond
 	for _, goroutines := range []int{3, 1} {
-		m := open(t, embedded(t), Retry(retry))
+		m := open(t, embedded(t)+"&notices=off", Retry(retry))
 		var mu sync.Mutex
 		var released time.Time
 		pauses, rounds := 0, 0

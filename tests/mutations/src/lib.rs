@@ -8,6 +8,7 @@
 //! | [`page`] | makes `docs/faults.md` from the list |
 //! | [`command`] | how cargo runs a test of the list |
 //! | [`tree`] | a copy of the source tree, in which lines are broken |
+//! | [`switches`] | puts lines behind switches, so that one build has them all |
 //! | [`run`] | breaks the lines, and sees whether the tests fail |
 
 use std::path::Path;
@@ -17,6 +18,7 @@ pub mod command;
 pub mod list;
 pub mod page;
 pub mod run;
+pub mod switches;
 pub mod tree;
 
 /// The list, as it was when this program was built.

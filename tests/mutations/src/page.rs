@@ -13,10 +13,10 @@ const HEAD: &str = "\
 # Faults
 
 Each row is a fault that a distributed lock meets in production. It says what the library promises, which tests show it,
-and which line of the library a test guards. A program breaks the line in a copy of the source tree, runs the test, and
-expects that it fails:
+and which line of the library a test guards. A program builds a copy of the source tree in which each of these lines can
+be broken by a variable of the environment, runs each test with its line broken, and expects that it fails:
 
-<!-- checked by: a_line_is_broken_in_the_copy_and_mended -->
+<!-- checked by: each_line_of_a_function_gets_a_body_of_its_own, the_copy_is_changed_and_mended -->
 ```text
 cargo run -p dlm-mutations              all rows
 cargo run -p dlm-mutations -- 2 14      these rows

@@ -1,10 +1,9 @@
 //! A copy of the source tree. Lines are broken in it and never in the tree itself.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-
-use crate::list::Break;
 
 /// Folders that are not copied, wherever they are.
 const LEFT_OUT: [&str; 2] = ["target", ".git"];
@@ -16,13 +15,15 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Makes `folder` a copy of `source`. Files that are equal keep their times, so cargo builds only what changed.
+    /// Makes `folder` a copy of `source`, but with these texts of files, which are named by their paths from `source`.
+    /// Files that are as they have to be keep their times, so cargo builds only what changed.
     ///
     /// # Errors
     /// Of reading and writing.
-    pub fn copy(source: &Path, folder: PathBuf) -> io::Result<Tree> {
+    pub fn copy(source: &Path, folder: PathBuf, changed: &BTreeMap<String, String>) -> io::Result<Tree> {
         fs::create_dir_all(&folder)?;
-        copy_into(source, &folder)?;
+        let changed = changed.iter().map(|(file, text)| (source.join(file), text.as_str())).collect();
+        copy_into(source, &folder, &changed)?;
         Ok(Tree { folder })
     }
 
@@ -30,39 +31,36 @@ impl Tree {
         &self.folder
     }
 
-    /// Breaks the line until the result is dropped.
+    /// Gives a file this text until the result is dropped.
     ///
     /// # Errors
-    /// Of reading and writing, and if the piece is not in the file once.
-    pub fn break_line(&self, broken: &Break) -> io::Result<Broken> {
-        let path = self.folder.join(&broken.file);
-        let whole = fs::read_to_string(&path)?;
-        if whole.matches(&broken.piece).count() != 1 {
-            return Err(io::Error::other(format!("{} is not there once", broken.piece)));
-        }
-        fs::write(&path, whole.replace(&broken.piece, &broken.replacement))?;
-        Ok(Broken { path, whole })
+    /// Of reading and writing.
+    pub fn change(&self, file: &str, text: &str) -> io::Result<Changed> {
+        let path = self.folder.join(file);
+        let before = fs::read_to_string(&path)?;
+        fs::write(&path, text)?;
+        Ok(Changed { path, before })
     }
 }
 
-/// A broken file of the copy. Dropping it mends the file.
+/// A changed file of the copy. Dropping it gives the file its text from before.
 #[derive(Debug)]
-#[must_use = "dropping it mends the line"]
-pub struct Broken {
+#[must_use = "dropping it takes the change back"]
+pub struct Changed {
     path: PathBuf,
-    whole: String,
+    before: String,
 }
 
-impl Drop for Broken {
+impl Drop for Changed {
     fn drop(&mut self) {
-        if let Err(error) = fs::write(&self.path, &self.whole) {
+        if let Err(error) = fs::write(&self.path, &self.before) {
             // The next copy mends it too.
             eprintln!("{}: {error}", self.path.display());
         }
     }
 }
 
-fn copy_into(source: &Path, folder: &Path) -> io::Result<()> {
+fn copy_into(source: &Path, folder: &Path, changed: &BTreeMap<PathBuf, &str>) -> io::Result<()> {
     for entry in fs::read_dir(source)? {
         let (entry, kind) = entry.and_then(|entry| entry.file_type().map(|kind| (entry, kind)))?;
         let name = entry.file_name();
@@ -72,7 +70,11 @@ fn copy_into(source: &Path, folder: &Path) -> io::Result<()> {
         let (from, to) = (entry.path(), folder.join(&name));
         if kind.is_dir() {
             fs::create_dir_all(&to)?;
-            copy_into(&from, &to)?;
+            copy_into(&from, &to, changed)?;
+        } else if let Some(text) = changed.get(&from) {
+            if !fs::read(&to).is_ok_and(|there| there == text.as_bytes()) {
+                fs::write(&to, text)?;
+            }
         } else if kind.is_file()
             && !fs::read(&to).is_ok_and(|there| fs::read(&from).is_ok_and(|it| it == there))
         {

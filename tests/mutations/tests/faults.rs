@@ -1,13 +1,14 @@
 //! The list of faults is whole: its tests and lines exist, and the page says what the list says. Each check is also
 //! shown something that is wrong.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::{env, fs};
 
 use dlm_mutations::list::{self, Break, Fault};
 use dlm_mutations::run::{Counts, Outcome, Verdict, judge};
 use dlm_mutations::tree::Tree;
-use dlm_mutations::{LIST, checks, command, page, root};
+use dlm_mutations::{LIST, checks, command, page, root, switches};
 
 fn faults() -> Vec<Fault> {
     list::read(LIST).unwrap()
@@ -213,23 +214,92 @@ fn a_list_is_read_with_all_its_parts() {
 
 #[test]
 fn cargo_is_told_program_and_name_of_a_test() {
-    let of = |test: &str| command::of(test).map(|(program, name)| (program.0.join(" "), name));
+    let of = |test: &str| command::of(test).map(|(program, name)| (program.arguments().join(" "), name));
     let told = |program: &str, name: &str| Ok((program.to_owned(), name.to_owned()));
-    assert_eq!(of("tests/local/id_lock.rs::a"), told("--all-features --test local", "id_lock::a"));
-    assert_eq!(of("tests/local/x.rs::y::a"), told("--all-features --test local", "x::y::a"));
-    assert_eq!(of("tests/local/main.rs::a"), told("--all-features --test local", "a"));
-    assert_eq!(of("tests/memory_latches.rs::a"), told("--all-features --test memory_latches", "a"));
+    let local = "-p dlm --all-features --test local";
+    assert_eq!(of("tests/local/id_lock.rs::a"), told(local, "id_lock::a"));
+    assert_eq!(of("tests/local/x.rs::y::a"), told(local, "x::y::a"));
+    assert_eq!(of("tests/local/main.rs::a"), told(local, "a"));
+    assert_eq!(of("tests/memory_latches.rs::a"), told("-p dlm --all-features --test memory_latches", "a"));
     assert_eq!(of("tests/models/tests/limits.rs::a"), told("-p dlm-models --test limits", "a"));
-    assert_eq!(of("src/wait/queue/tests.rs::a"), told("--all-features --lib", "a"));
+    assert_eq!(of("src/wait/queue/tests.rs::a"), told("-p dlm --all-features --lib", "a"));
     assert!(of("go/lock_test.go::TestA").is_err());
 }
 
 #[test]
-fn an_output_of_cargo_is_judged_by_what_the_tests_did() {
+fn cargo_says_where_a_program_was_built() {
+    let printed = "   Compiling dlm v0.1.0 (/a)\n  Executable unittests src/lib.rs (/a/target/debug/deps/dlm-1)\n  \
+                   Executable tests/hbase/main.rs (/a/target/debug/deps/hbase-2)\n  \
+                   Executable tests/hbase_hostile.rs (/a/target/debug/deps/hbase_hostile-3)\n";
+    let path = |test: &str| command::of(test).unwrap().0.executable(printed);
+    assert_eq!(path("src/a.rs::b"), Some("/a/target/debug/deps/dlm-1"));
+    assert_eq!(path("tests/hbase/a.rs::b"), Some("/a/target/debug/deps/hbase-2"));
+    assert_eq!(path("tests/hbase_hostile.rs::b"), Some("/a/target/debug/deps/hbase_hostile-3"));
+    assert_eq!(path("tests/local/a.rs::b"), None);
+}
+
+fn broken(piece: &str, replacement: &str) -> Break {
+    Break {
+        file: "src/a.rs".into(),
+        piece: piece.into(),
+        replacement: replacement.into(),
+        ..Break::default()
+    }
+}
+
+#[test]
+fn each_line_of_a_function_gets_a_body_of_its_own() {
+    let text = "impl A {\n    fn ä(&self) -> u8 {\n        one(|| { two })\n    }\n}\nunsafe extern \"C\" fn b() {\n    three;\n}\n";
+    let lines = [broken("one", "1"), broken("two", "2"), broken("three", "3")];
+    let numbered: Vec<_> = (11..).zip(&lines).collect();
+    let switched = switches::of("src/a.rs", text, &numbered).unwrap();
+    assert_eq!(switched.apart, Vec::<usize>::new());
+    let words: Vec<_> = switched.text.split_whitespace().collect();
+    assert_eq!(
+        words.join(" "),
+        "impl A { fn ä(&self) -> u8 { match crate::broken_line() { 11 => { 1(|| { two }) } \
+         12 => { one(|| { 2 }) } _ => { one(|| { two }) } } } } \
+         unsafe extern \"C\" fn b() { match crate::broken_line() { 13 => { 3; } _ => { three; } } }"
+    );
+    let root = switches::of(switches::ROOT, "fn a() { one }", &[(11, &lines[0])]).unwrap().text;
+    assert!(root.contains("fn broken_line()") && root.contains(switches::VARIABLE), "{root}");
+}
+
+#[test]
+fn a_line_that_cannot_have_a_switch_is_left_apart() {
+    let apart = |file: &str, text: &str| {
+        let (line, outer) = (broken("piece", "x"), broken("outer", "x"));
+        let switched = switches::of(file, text, &[(1, &line), (2, &outer)]).unwrap();
+        switched.apart.into_iter().filter(|number| *number == 1 || text.contains("outer")).collect::<Vec<_>>()
+    };
+    for text in [
+        "const A: u8 = piece;",
+        "const unsafe fn a() { piece }",
+        "const extern \"C\" fn a() { piece }",
+        "fn a() -> impl Iterator<Item = u8> { piece }",
+        "fn a() -> Option<impl Copy> { piece }",
+        "macro_rules! a { () => { fn b() { piece } } }",
+        "struct A { a: fn(), b: [u8; { piece }] }",
+        "trait A { fn a(); const B: u8 = { piece }; }",
+        "fn a() { piece } fn b() { piece }",
+        "fn a() { nothing }",
+    ] {
+        assert_eq!(apart("src/a.rs", text), [1], "{text}");
+    }
+    assert_eq!(apart("go/a.go", "func a() { piece }"), [1]);
+    assert_eq!(apart("src/a.rs", "const A: u8 = 1;\nfn a() { let b: fn() = c; piece }"), [0; 0]);
+    assert_eq!(apart("src/a.rs", "fn a(b: impl Copy, c: fn() -> u8) { const D: u8 = 1; piece }"), [0; 0]);
+    // The function inside has its switch, so the text of the one around is not what it was.
+    assert_eq!(apart("src/a.rs", "fn a() { fn b() { piece } outer }"), [2]);
+    assert!(switches::of("src/a.rs", "fn a() {", &[]).is_err());
+}
+
+#[test]
+fn an_output_is_judged_by_what_the_tests_did() {
     assert_eq!(judge(Some(0), "running 1 test\n", ""), Verdict::Passed);
     assert_eq!(judge(Some(101), "running 1 test\n", ""), Verdict::Failed);
     assert_eq!(judge(None, "running 1 test\n", ""), Verdict::Failed);
-    assert_eq!(judge(Some(101), "", "error[E0308]: mismatched types\n"), Verdict::DidNotBuild);
+    assert_eq!(judge(Some(127), "", "timeout: No such file or directory\n"), Verdict::DidNotRun);
     assert_eq!(judge(Some(0), "running 0 tests\n", ""), Verdict::NoSuchTest);
     assert_eq!(judge(Some(124), "running 1 test\n", ""), Verdict::TookTooLong);
     let skipped = judge(Some(0), "running 1 test\n", "\n*** a SKIPPED, it did not run: no asd\n");
@@ -249,7 +319,7 @@ fn a_line_that_goes_unnoticed_is_a_failure_and_a_skipped_one_is_not() {
 }
 
 #[test]
-fn a_line_is_broken_in_the_copy_and_mended() {
+fn the_copy_is_changed_and_mended() {
     let (source, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let write = |path: &Path, text: &str| {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -258,25 +328,27 @@ fn a_line_is_broken_in_the_copy_and_mended() {
     write(&source.path().join("src/a.rs"), "one two");
     write(&source.path().join("target/b"), "built");
     write(&copy.path().join("src/gone.rs"), "of an older copy");
-    let tree = Tree::copy(source.path(), copy.path().to_owned()).unwrap();
-    let read = |folder: &Path| fs::read_to_string(folder.join("src/a.rs")).unwrap();
-    assert!(!copy.path().join("target").exists() && !copy.path().join("src/gone.rs").exists());
-    let broken = |piece: &str| Break {
-        file: "src/a.rs".into(),
-        piece: piece.into(),
-        replacement: "x".into(),
-        ..Break::default()
+    let copied = |changed: &BTreeMap<String, String>| {
+        Tree::copy(source.path(), copy.path().to_owned(), changed).unwrap()
     };
-    let line = tree.break_line(&broken("two")).unwrap();
+    let (none, file) = (BTreeMap::new(), "src/a.rs");
+    let tree = copied(&none);
+    let read = |folder: &Path| fs::read_to_string(folder.join(file)).unwrap();
+    assert!(!copy.path().join("target").exists() && !copy.path().join("src/gone.rs").exists());
+    let line = tree.change(file, "one x").unwrap();
     assert_eq!((read(source.path()), read(copy.path())), ("one two".into(), "one x".into()));
     drop(line);
     assert_eq!(read(copy.path()), "one two");
-    assert!(tree.break_line(&broken("three")).is_err());
-    // What another change left is not there in the next copy. Files that are equal keep their times.
-    let before = fs::metadata(copy.path().join("src/a.rs")).unwrap().modified().unwrap();
-    Tree::copy(source.path(), copy.path().to_owned()).unwrap();
-    assert_eq!(fs::metadata(copy.path().join("src/a.rs")).unwrap().modified().unwrap(), before);
-    fs::write(copy.path().join("src/a.rs"), "left broken").unwrap();
-    Tree::copy(source.path(), copy.path().to_owned()).unwrap();
-    assert_eq!(read(copy.path()), "one two");
+    assert!(tree.change("src/b.rs", "x").is_err());
+    // What another change left is not there in the next copy. Files that are as they have to be keep their times.
+    let switched = BTreeMap::from([(file.to_owned(), "switched".to_owned())]);
+    for (changed, text) in [(&none, "one two"), (&switched, "switched")] {
+        copied(changed);
+        let before = fs::metadata(copy.path().join(file)).unwrap().modified().unwrap();
+        copied(changed);
+        assert_eq!(fs::metadata(copy.path().join(file)).unwrap().modified().unwrap(), before);
+        fs::write(copy.path().join(file), "left broken").unwrap();
+        copied(changed);
+        assert_eq!(read(copy.path()), text);
+    }
 }
