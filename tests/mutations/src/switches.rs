@@ -16,7 +16,7 @@ use crate::list::Break;
 
 /// In a process that has it, this line is broken.
 pub const VARIABLE: &str = "DLM_BROKEN_LINE";
-/// The root of the library, which gets [`SWITCH`].
+/// The root of the library, which gets the function that switches ask.
 pub const ROOT: &str = "src/lib.rs";
 
 /// Asks which line is broken. It reads the variable once, because some tests count what a call does.
