@@ -7,6 +7,7 @@ mod hbase_cluster;
 mod hbase_kerberos;
 mod hbase_own_clocks;
 mod hbase_restarts;
+mod hbase_rights;
 mod hbase_table_clocks;
 mod hbase_table_handlers;
 mod hbase_table_races;

@@ -9,6 +9,7 @@ use crate::names::diagnostic::Diagnostic;
 use crate::runtime::time::Deadline;
 use crate::store::hbase::row_keys::lock_row;
 use crate::store::remote::{OnReply, Replace, Reply, replace_one_by_one};
+use crate::store::request_kind::RequestKind;
 
 /// Purpose of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -213,6 +214,22 @@ pub(super) struct SchemaFault {
     pub(super) what: String,
     /// Whether a held lock can become free.
     pub(super) is_unsafe: bool,
+    /// What to do about it.
+    pub(super) advice: &'static str,
+}
+
+impl SchemaFault {
+    pub(super) const ALTER: &'static str = "alter the table in the HBase shell, or create it again";
+}
+
+/// Says which right a user lacks that HBase's AccessController has refused. What HBase says does not name it always.
+pub(super) fn lacks_right(kind: RequestKind, table: &str) -> String {
+    let rights = match kind {
+        RequestKind::Read => "the right READ",
+        // All writes of locks and latches have conditions.
+        RequestKind::Write | RequestKind::Repeatable => "the rights READ and WRITE",
+    };
+    format!(": this takes {rights} on the table {table:?}")
 }
 
 /// Single-row operations on one table. They use only the server's clock: no call carries a timestamp.

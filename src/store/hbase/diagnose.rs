@@ -44,7 +44,7 @@ pub(super) fn diagnose<T: LockTable + ?Sized>(
 }
 
 fn diagnose_schema(faults: &[SchemaFault]) -> Diagnostic {
-    let advice = "alter the table in the HBase shell, or create it again";
+    let advice = faults.first().map_or("", |fault| fault.advice);
     let seen = faults.iter().map(|fault| fault.what.as_str()).collect::<Vec<_>>().join(", ");
     if faults.is_empty() {
         Diagnostic::ok("table", "has the expected schema")

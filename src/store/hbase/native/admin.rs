@@ -32,6 +32,11 @@ const ATTRIBUTES: [(&str, &str); 2] = [("VERSIONS", "1"), ("COMPRESSION", "GZ")]
 /// The TTL attribute of a family without a TTL. A cell lives for the shorter of its own TTL and its family's TTL.
 const FOREVER: [&str; 2] = ["2147483647", "FOREVER"];
 
+/// HBase shows a schema only to who may change it.
+const HIDDEN: &str = "does not show its schema to this user: that takes the right CREATE or ADMIN on it";
+const NO_CREATE: &str =
+    "does not exist, and this user may not create it: that takes the right CREATE in its namespace";
+
 /// A table to create.
 struct Wanted {
     families: Vec<ColumnFamilySchema>,
@@ -86,23 +91,28 @@ impl Native {
         family: &[u8],
         by: Deadline,
     ) -> Result<()> {
-        let failed =
-            |send_error: SendError| match self.explain(RequestKind::Read, "creating the table", send_error) {
+        let failed = |send_error: SendError| {
+            let what = if is_denied(&send_error) { NO_CREATE } else { "could not be created" };
+            match self.explain_of_master("creating the table", send_error) {
                 error @ (Error::Connection { .. } | Error::TableCreation { .. }) => error,
                 error => Error::TableCreation {
                     table: self.table.clone(),
-                    what: "could not be created".into(),
+                    what: what.into(),
                     source: Some(error.into()),
                 },
-            };
-        match self.described(by).map_err(failed)? {
-            Some(schema) => check(&schema)?,
-            None => {
+            }
+        };
+        match self.described(by) {
+            Ok(Some(schema)) => check(&schema)?,
+            // HBase refuses this only for tables that exist. Services often have no right that shows a schema.
+            Err(send_error) if is_denied(&send_error) => log::warn!("table {:?} {HIDDEN}", self.table),
+            Ok(None) => {
                 self.ask_for_table(wanted(), by).map_err(failed)?;
                 if let Some(schema) = self.described(by).map_err(failed)? {
                     check(&schema)?;
                 }
             }
+            Err(send_error) => return Err(failed(send_error)),
         }
         // Another client's creation of the table may be under way. So the table is ready only if its rows can be
         // read.
@@ -125,9 +135,12 @@ impl Native {
                 Ok(_) => return Ok(()),
                 Err(Error::TableCreation { .. }) if by.remaining() > POLL => time::sleep(jittered(POLL)),
                 Err(error) => {
+                    let may_not = matches!(error, Error::Internal { .. });
+                    let what =
+                        if may_not { "exists but cannot be used" } else { "exists but does not serve yet" };
                     return Err(Error::TableCreation {
                         table: self.table.clone(),
-                        what: "exists but does not serve yet".into(),
+                        what: what.into(),
                         source: Some(error.into()),
                     });
                 }
@@ -223,8 +236,18 @@ impl Native {
         let request = GetClusterStatusRequest { options: vec![HBASE_VERSION] };
         let answer: GetClusterStatusResponse = self
             .on_master("GetClusterStatus", by, &request)
-            .map_err(|send_error| self.explain(RequestKind::Read, "asking for the version", send_error))?;
+            .map_err(|send_error| self.explain_of_master("asking for the version", send_error))?;
         Ok(answer.cluster_status.and_then(|status| status.hbase_version).unwrap_or_default().version)
+    }
+
+    /// Like [`explain`](Native::explain). The master asks for other rights than a RegionServer.
+    fn explain_of_master(&self, what: &str, send_error: SendError) -> Error {
+        match send_error {
+            SendError::Call(CallFailure::Exception(exception)) if exception.is_denied() => {
+                Error::Internal { what: format!("{}: {what}", self.uri), source: Some(exception.into()) }
+            }
+            send_error => self.explain(RequestKind::Read, what, send_error),
+        }
     }
 
     fn table_name(&self) -> TableName {
@@ -241,15 +264,21 @@ impl Native {
 
     /// Lists the faults of the table's schema; `None` if the table does not exist.
     pub(super) fn diagnosed(&self, family: &str, by: Deadline) -> Result<Option<Vec<SchemaFault>>> {
-        let described = self.described(by);
-        let schema = described
-            .map_err(|send_error| self.explain(RequestKind::Read, "describing the table", send_error))?;
-        schema.map(|schema| self.schema_faults(family, &schema)).transpose()
+        match self.described(by) {
+            Ok(schema) => schema.map(|schema| self.schema_faults(family, &schema)).transpose(),
+            Err(send_error) if is_denied(&send_error) => {
+                let advice = "grant one of them, or let somebody who has it run the doctor";
+                Ok(Some(vec![SchemaFault { what: HIDDEN.into(), is_unsafe: false, advice }]))
+            }
+            Err(send_error) => Err(self.explain_of_master("describing the table", send_error)),
+        }
     }
 
     fn schema_faults(&self, family: &str, schema: &TableSchema) -> Result<Vec<SchemaFault>> {
         let mut faults = Vec::new();
-        let mut add = |what: String, is_unsafe| faults.push(SchemaFault { what, is_unsafe });
+        let mut add = |what: String, is_unsafe| {
+            faults.push(SchemaFault { what, is_unsafe, advice: SchemaFault::ALTER })
+        };
         let Some(found) = schema.column_families.iter().find(|found| found.name == family.as_bytes()) else {
             return Err(self.of_table(&format!("exists and {}", self.content.lacking())));
         };
@@ -310,6 +339,10 @@ fn waits_for_master(send_error: &SendError) -> bool {
         SendError::Call(CallFailure::Lost(_) | CallFailure::TooLong(..) | CallFailure::Unwelcome(_))
         | SendError::Lookup(_) => false,
     }
+}
+
+fn is_denied(send_error: &SendError) -> bool {
+    matches!(send_error, SendError::Call(CallFailure::Exception(exception)) if exception.is_denied())
 }
 
 fn is_exception(send_error: &SendError, class: &str) -> bool {

@@ -71,6 +71,11 @@ impl Exception {
         (self.class == "DoNotRetryIOException" && told).then_some(self.message.as_str())
     }
 
+    /// Returns whether this user lacks a right. HBase checks rights before it runs a request.
+    pub(super) fn is_denied(&self) -> bool {
+        self.class == "AccessDeniedException"
+    }
+
     /// Classifies the exception. Only classes that the server throws before it runs a request mean "not applied".
     pub(super) fn retry_class(&self) -> RetryClass {
         match self.class.as_str() {

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::runtime::time::{self, Deadline, Moment, jittered};
 use crate::settings::options::Options;
 use crate::store::first_contact::NoAnswer;
-use crate::store::hbase::cell_store::{Content, NO_TABLE};
+use crate::store::hbase::cell_store::{Content, NO_TABLE, lacks_right};
 use crate::store::hbase::options::{HBASE, TABLE};
 use crate::store::request_kind::RequestKind;
 
@@ -271,7 +271,8 @@ impl Native {
                 Error::InDoubt { what: format!("{store}: {what}"), source: Some(exception.into()) }
             }
             RetryClass::Refused => {
-                Error::Internal { what: format!("{store}: {what}"), source: Some(exception.into()) }
+                let hint = if exception.is_denied() { lacks_right(kind, &self.table) } else { String::new() };
+                Error::Internal { what: format!("{store}: {what}{hint}"), source: Some(exception.into()) }
             }
             _ => Error::RetriesExhausted { store, what: what.into(), source: Some(exception.into()) },
         }

@@ -20,7 +20,7 @@ use crate::store::address::described;
 use crate::store::first_contact::{FirstContact, NoAnswer, Service};
 use crate::store::hbase::cell_store::{
     Cell, CellStore, CheckAndPut, Content, Count, LockCells, LockTable, NO_TABLE, PROBE, RowPage, RowScan,
-    ScannedRow, SchemaFault,
+    ScannedRow, SchemaFault, lacks_right,
 };
 use crate::store::hbase::layout::{COVER, CellColumn, FENCE, LOCK};
 use crate::store::hbase::options::{GATEWAY, GATEWAY_TABLE};
@@ -305,7 +305,11 @@ impl Gateway {
         if self.content == Content::Rows && text.contains("Field is not a long") {
             return Error::invalid("row", shown(&text), "counters of 8 bytes");
         }
-        if declared.is::<IllegalArgument>() || text.contains("AccessDeniedException") {
+        if text.contains("AccessDeniedException") {
+            let hint = lacks_right(kind, &self.table);
+            return Error::Internal { what: format!("{}: {said}{hint}", self.uri), source: None };
+        }
+        if declared.is::<IllegalArgument>() {
             return Error::Internal { what: format!("{}: {said}", self.uri), source: None };
         }
         // For a write this proves nothing: the gateway may have sent the write already and failed in a retry.
@@ -439,7 +443,11 @@ impl LockTable for Gateway {
     fn diagnose_table(&self, family: &'static str, by: Deadline) -> Result<Option<Vec<SchemaFault>>> {
         let Some(families) = self.families(by)? else { return Ok(None) };
         let odd = self.oddity(family, &families)?;
-        Ok(Some(odd.map(|what| SchemaFault { what, is_unsafe: false }).into_iter().collect()))
+        Ok(Some(
+            odd.map(|what| SchemaFault { what, is_unsafe: false, advice: SchemaFault::ALTER })
+                .into_iter()
+                .collect(),
+        ))
     }
 
     fn probe_rows(&self, _: Deadline) -> Result<Vec<(String, Vec<u8>)>> {
