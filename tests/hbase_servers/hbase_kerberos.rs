@@ -5,9 +5,11 @@
 
 use std::env;
 use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -17,11 +19,13 @@ use dlm_fixtures::dialogue::{Dialogue, next_order, say};
 use dlm_fixtures::hbase::{Hbase, Kind};
 use dlm_fixtures::role;
 use dlm_testkit::contract::Site;
-use dlm_testkit::{left_to_the_long_run, until};
+use dlm_testkit::{left_to_the_long_run, skipped, until};
 use parking_lot::Mutex;
 
 /// Time-out of calls that are refused long before.
 const LONGEST: Duration = Duration::from_secs(600);
+/// A lock whose name is looked for in what is sent.
+const NAME: &str = "a-name-to-be-hidden";
 /// The address of the server.
 const SERVER: &str = "DLM_TEST_KERBEROS_SERVER";
 
@@ -35,6 +39,7 @@ fn role() {
         "prepare" => open(&place.good()).unwrap().initialize().unwrap(),
         "use it" => use_it(&place),
         "hold for long" => hold_for_long(&place),
+        "name a lock" => name_a_lock(&place),
         "be refused" => be_refused(&place),
         "be refused without Kerberos" => be_refused_without(&place),
         role => panic!("no role {role:?}"),
@@ -87,6 +92,21 @@ impl Place {
         said
     }
 
+    /// Returns whether what a process in the realm sends and receives has the name of its lock somewhere.
+    fn shows_names(&self) -> bool {
+        let (trace, process) =
+            (self.dir.join("trace"), role::process(module_path!(), "name a lock", &self.dir));
+        let mut strace = Command::new("strace");
+        strace.args(["-f", "-s", "1000000", "-e", "trace=network,read,write,readv,writev", "-o"]).arg(&trace);
+        strace.arg(process.get_program()).args(process.get_args()).current_dir(&self.dir);
+        strace.envs(process.get_envs().map(|(key, value)| (key, value.unwrap_or_default())));
+        self.run(&mut strace);
+        let trace = fs::read_to_string(trace).unwrap();
+        // The handshake is never hidden.
+        assert!(trace.contains("HBas"), "no connection was seen");
+        trace.contains(NAME)
+    }
+
     fn run_role(&self, role: &str) {
         self.run(&mut role::process(module_path!(), role, &self.dir));
     }
@@ -127,6 +147,11 @@ fn a_ticket_lets_in_and_who_has_none_is_told_why() {
     let place = Place::of(&hbase);
     place.run_role("use it");
     place.run_role("be refused");
+    if !has_strace() {
+        return skipped("strace", "strace is not installed, or may not trace");
+    }
+    assert!(!place.shows_names(), "the name of a lock was sent as it is");
+    changed_bits_end_the_connection(&place);
     // After the server has started again, with the same keys.
     hbase.kill();
     hbase.start();
@@ -164,6 +189,89 @@ fn use_it(place: &Place) {
     let row = table.row(format!("r{}", std::process::id()));
     assert_eq!(row.create(&Cells::new().put("d:a", "1")).unwrap(), Creation::Created);
     manager.close().unwrap();
+}
+
+fn name_a_lock(place: &Place) {
+    let manager = open(&place.good()).unwrap();
+    let lock = manager.lock(NAME, Level::Xdc).unwrap();
+    // Until the tables are there, nothing is sent that has the name.
+    manager.initialize().unwrap();
+    let lease = lock.acquire().unwrap();
+    assert_eq!(lock.try_acquire().unwrap_err().code(), Code::LockUnavailable);
+    assert!(lease.release().unwrap());
+    assert!(lock.try_acquire().unwrap().release().unwrap());
+}
+
+/// A bit of the first message after the handshake changes on its way, in either direction. The library connects again.
+fn changed_bits_end_the_connection(place: &Place) {
+    for to_server in [true, false] {
+        let proxy = BitChanger::before(&place.master, to_server);
+        let through = Place { master: format!("localhost:{}", proxy.address.port()), dir: place.dir.clone() };
+        through.run_role("name a lock");
+        assert_eq!(proxy.changed.load(Ordering::SeqCst), 1, "to the server: {to_server}");
+        assert!(proxy.connections.load(Ordering::SeqCst) > 1, "it was not connected again");
+    }
+}
+
+/// A proxy that changes one bit of one connection, after the handshake.
+struct BitChanger {
+    address: SocketAddr,
+    connections: &'static AtomicUsize,
+    changed: &'static AtomicUsize,
+}
+
+impl BitChanger {
+    /// It goes on until this process ends.
+    fn before(server: &str, to_server: bool) -> BitChanger {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let [connections, changed] = [(); 2].map(|()| &*Box::leak(Box::new(AtomicUsize::new(0))));
+        let (address, server) = (listener.local_addr().unwrap(), server.to_owned());
+        thread::spawn(move || {
+            for client in listener.incoming() {
+                connections.fetch_add(1, Ordering::SeqCst);
+                let (client, server) = (client.unwrap(), TcpStream::connect(&server).unwrap());
+                let replies: &AtomicUsize = Box::leak(Box::new(AtomicUsize::new(0)));
+                let (from, to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+                thread::spawn(move || {
+                    let mut sent = 0;
+                    pass(&from, &to, |bytes| {
+                        // The last message of the handshake, which answers the second reply, is shorter.
+                        sent += if replies.load(Ordering::SeqCst) == 2 { bytes.len() } else { 0 };
+                        if to_server && sent > 150 && changed.swap(1, Ordering::SeqCst) == 0 {
+                            *bytes.last_mut().unwrap() ^= 1;
+                        }
+                    })
+                });
+                thread::spawn(move || {
+                    pass(&server, &client, |bytes| {
+                        let before = replies.fetch_add(1, Ordering::SeqCst);
+                        if !to_server && before == 2 && changed.swap(1, Ordering::SeqCst) == 0 {
+                            *bytes.last_mut().unwrap() ^= 1;
+                        }
+                    })
+                });
+            }
+        });
+        BitChanger { address, connections, changed }
+    }
+}
+
+/// Passes on what comes, until one side ends.
+fn pass(mut from: &TcpStream, mut to: &TcpStream, mut change: impl FnMut(&mut [u8])) -> io::Result<()> {
+    let mut bytes = vec![0; 1 << 16];
+    loop {
+        let count = from.read(&mut bytes).unwrap_or(0);
+        if count == 0 {
+            let _ = to.shutdown(Shutdown::Both);
+            return from.shutdown(Shutdown::Both);
+        }
+        change(&mut bytes[..count]);
+        to.write_all(&bytes[..count])?;
+    }
+}
+
+fn has_strace() -> bool {
+    Command::new("strace").args(["-o", "/dev/null", "true"]).status().is_ok_and(|status| status.success())
 }
 
 fn be_refused(place: &Place) {
@@ -288,6 +396,10 @@ fn kerberos_and_its_protection_are_never_left_out_because_a_server_lacks_them() 
         plain.master.port(),
         place.keytab("alice")
     );
+    if has_strace() {
+        // This shows that the name is found where it is not hidden.
+        assert!(place.shows_names(), "the name of a lock is nowhere in what was sent");
+    }
     let mut command = role::process(module_path!(), "be refused without Kerberos", &place.dir);
     place.run(command.env("DLM_TEST_PLAIN", plain).env("DLM_TEST_TOO_LITTLE", too_little));
 }
