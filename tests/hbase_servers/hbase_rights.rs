@@ -49,6 +49,11 @@ fn who_lacks_a_right_is_told_which_one_on_which_table() {
     let access = [("DLM_TEST_ACCESS", "on".into())];
     let Some(hbase) = Hbase::private_in("rights", Kind::Single, &access) else { return };
     let place = Place(format!("localhost:{}", hbase.master.port()));
+    // Dave may create tables in the namespace, and gets the rights on those that he has created.
+    place.grant("dave", "@default", "C");
+    let dave = place.open("dave", "daves", "layout=own");
+    until("the servers know of the right", || dave.initialize().is_ok());
+    assert!(dave.lock("a", Level::Xdc).unwrap().try_acquire().unwrap().release().unwrap());
     for (table, more) in [("locks", ""), ("own", "layout=own&latches=locks")] {
         let (root, carol) = (place.open(ROOT, table, more), place.open("carol", table, more));
         let (lock, latch) = (

@@ -102,16 +102,18 @@ impl Native {
                 },
             }
         };
-        match self.described(by) {
-            Ok(Some(schema)) => check(&schema)?,
-            // HBase refuses this only for tables that exist. Services often have no right that shows a schema.
-            Err(send_error) if is_denied(&send_error) => log::warn!("table {:?} {HIDDEN}", self.table),
+        let described = match self.described(by) {
             Ok(None) => {
                 self.ask_for_table(wanted(), by).map_err(failed)?;
-                if let Some(schema) = self.described(by).map_err(failed)? {
-                    check(&schema)?;
-                }
+                self.described(by)
             }
+            described => described,
+        };
+        match described {
+            Ok(schema) => schema.iter().try_for_each(check)?,
+            // HBase refuses this only for tables that exist. Services often have no right that shows a schema, and who
+            // has just made a table gets the rights on it a moment later.
+            Err(send_error) if is_denied(&send_error) => log::warn!("table {:?} {HIDDEN}", self.table),
             Err(send_error) => return Err(failed(send_error)),
         }
         // Another client's creation of the table may be under way. So the table is ready only if its rows can be
