@@ -512,7 +512,7 @@ fn a_type_name_means_one_thing() {
 /// The simulation replaces each of these in one place. The command is a separate program and is not checked.
 #[test]
 fn clock_randomness_sleep_mutexes_and_thread_start_have_one_place_each() {
-    const PLACES: [(&str, &[&str]); 9] = [
+    const PLACES: [(&str, &[&str]); 10] = [
         ("thread::sleep(", &["runtime/time.rs"]),
         ("clock_gettime(", &["runtime/time.rs"]),
         ("SystemTime::now(", &["runtime/time.rs"]),
@@ -520,6 +520,7 @@ fn clock_randomness_sleep_mutexes_and_thread_start_have_one_place_each() {
         ("fastrand::", &["runtime/random.rs"]),
         ("getrandom::", &["runtime/random.rs"]),
         ("Builder::new().name(", &["runtime/process/threads.rs"]),
+        ("to_socket_addrs(", &["runtime/process/name_lookup.rs"]),
         // Not stores over real sockets and files, which are not simulated, nor what no simulated thread waits for.
         (
             "sync::real::",

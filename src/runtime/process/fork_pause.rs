@@ -8,6 +8,7 @@
 
 use std::cell::Cell;
 use std::ffi::c_int;
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
@@ -15,12 +16,24 @@ use crate::runtime::time::{self, Deadline};
 
 /// Longest wait of a fork. Only a store whose files another program has locked takes longer than some milliseconds.
 const LONGEST: Duration = Duration::from_secs(10);
+/// Longest wait of a fork for a look-up. The C library has its locks when one begins and when it ends, and not while it
+/// waits for a name server.
+pub(super) const LONGEST_FOR_LOOKUP: Duration = Duration::from_millis(200);
 /// Time between two looks of a thread that waits.
 const LOOK: Duration = Duration::from_micros(50);
 
-/// Number of pauses of all threads, and of threads that look whether they may begin one.
-static PAUSES: AtomicUsize = AtomicUsize::new(0);
-/// Number of pauses that have begun.
+/// What a fork waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    /// Of a `static` variable.
+    Change,
+    /// Of a host name, by the C library.
+    Lookup,
+}
+
+/// Number of pauses of all threads by their work, and of threads that look whether they may begin one.
+static PAUSES: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
+/// Number of pauses for changes that have begun.
 static BEGUN: AtomicUsize = AtomicUsize::new(0);
 /// Number of threads that are in a fork, or wait to begin one.
 static FORKING: AtomicUsize = AtomicUsize::new(0);
@@ -28,31 +41,50 @@ static FORKING: AtomicUsize = AtomicUsize::new(0);
 static IS_SPOILT: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// Number of pauses of this thread. A log function of the program may fork during one.
-    static OWN: Cell<usize> = const { Cell::new(0) };
+    /// Numbers of pauses of this thread by their work. A log function of the program may fork during one.
+    static OWN: [Cell<usize>; 2] = const { [const { Cell::new(0) }; 2] };
+}
+
+fn own(work: Work) -> usize {
+    OWN.with(|own| own[work as usize].get())
 }
 
 /// While it lives, other threads do not fork. It stays in the thread that has made it.
 #[derive(Debug)]
-pub(crate) struct ForkPause(std::marker::PhantomData<*const ()>);
+pub(crate) struct ForkPause {
+    work: Work,
+    stays: PhantomData<*const ()>,
+}
 
 impl ForkPause {
     /// Waits while another thread forks.
     pub(crate) fn new() -> ForkPause {
+        let pause = ForkPause::begin(Work::Change);
+        BEGUN.fetch_add(1, SeqCst);
+        pause
+    }
+
+    /// The same for the look-up of a name. Forks wait for it for [`LONGEST_FOR_LOOKUP`] at most.
+    #[cfg(any(feature = "hbase", feature = "aerospike"))]
+    pub(super) fn for_lookup() -> ForkPause {
+        ForkPause::begin(Work::Lookup)
+    }
+
+    fn begin(work: Work) -> ForkPause {
         add_hooks();
-        PAUSES.fetch_add(1, SeqCst);
+        let pauses = &PAUSES[work as usize];
+        pauses.fetch_add(1, SeqCst);
         // A fork that waits for this thread must not be waited for.
-        if OWN.get() == 0 && FORKING.load(SeqCst) > 0 {
+        if own(Work::Change) == 0 && FORKING.load(SeqCst) > 0 {
             let by = Deadline::after(LONGEST);
             while FORKING.load(SeqCst) > 0 && !by.passed() {
-                PAUSES.fetch_sub(1, SeqCst);
+                pauses.fetch_sub(1, SeqCst);
                 time::sleep(LOOK);
-                PAUSES.fetch_add(1, SeqCst);
+                pauses.fetch_add(1, SeqCst);
             }
         }
-        BEGUN.fetch_add(1, SeqCst);
-        OWN.set(OWN.get() + 1);
-        ForkPause(std::marker::PhantomData)
+        OWN.with(|own| own[work as usize].update(|own| own + 1));
+        ForkPause { work, stays: PhantomData }
     }
 
     /// Whether this process was forked during work that should have been waited for. That work never ends here.
@@ -64,18 +96,20 @@ impl ForkPause {
 
 impl Drop for ForkPause {
     fn drop(&mut self) {
-        OWN.set(OWN.get() - 1);
-        BEGUN.fetch_sub(1, SeqCst);
-        PAUSES.fetch_sub(1, SeqCst);
+        OWN.with(|own| own[self.work as usize].update(|own| own - 1));
+        if self.work == Work::Change {
+            BEGUN.fetch_sub(1, SeqCst);
+        }
+        PAUSES[self.work as usize].fetch_sub(1, SeqCst);
     }
 }
 
 extern "C" fn before_fork() {
     FORKING.fetch_add(1, SeqCst);
-    let others = || PAUSES.load(SeqCst) > OWN.get();
-    if others() {
-        let by = Deadline::after(LONGEST);
-        while others() && !by.passed() {
+    let others = |work: Work| PAUSES[work as usize].load(SeqCst) > own(work);
+    if others(Work::Change) || others(Work::Lookup) {
+        let (by, by_for_lookup) = (Deadline::after(LONGEST), Deadline::after(LONGEST_FOR_LOOKUP));
+        while others(Work::Change) && !by.passed() || others(Work::Lookup) && !by_for_lookup.passed() {
             time::sleep(LOOK);
         }
     }
@@ -87,9 +121,11 @@ extern "C" fn in_parent() {
 
 extern "C" fn in_child() {
     FORKING.store(0, SeqCst);
-    PAUSES.store(OWN.get(), SeqCst);
+    for work in [Work::Change, Work::Lookup] {
+        PAUSES[work as usize].store(own(work), SeqCst);
+    }
     // A thread that only looked had changed nothing yet.
-    if BEGUN.swap(OWN.get(), SeqCst) > OWN.get() {
+    if BEGUN.swap(own(Work::Change), SeqCst) > own(Work::Change) {
         IS_SPOILT.store(true, SeqCst);
     }
 }
@@ -122,6 +158,7 @@ fn add_hooks() {
 mod tests {
     use std::sync::atomic::AtomicBool;
     use std::thread;
+    use std::time::Instant;
 
     use super::*;
     use crate::testing::fork::{alone, in_forked_child};
@@ -150,12 +187,39 @@ mod tests {
             }));
         });
         // Another thread looks whether it may begin, just now.
-        PAUSES.fetch_add(1, SeqCst);
+        let pauses = &PAUSES[Work::Change as usize];
+        pauses.fetch_add(1, SeqCst);
         FORKING.fetch_add(1, SeqCst);
         in_child();
-        assert!(!ForkPause::is_spoilt() && PAUSES.load(SeqCst) == 0);
+        assert!(!ForkPause::is_spoilt() && pauses.load(SeqCst) == 0);
         let _own = ForkPause::new();
-        assert!(in_forked_child(|| !ForkPause::is_spoilt() && OWN.get() == 1 && PAUSES.load(SeqCst) == 1));
+        assert!(in_forked_child(|| {
+            !ForkPause::is_spoilt() && own(Work::Change) == 1 && pauses.load(SeqCst) == 1
+        }));
         assert_eq!(FORKING.load(SeqCst), 0);
+    }
+
+    #[cfg(any(feature = "hbase", feature = "aerospike"))]
+    #[test]
+    fn a_fork_does_not_wait_long_for_a_slow_name_server() {
+        if !alone() {
+            return;
+        }
+        let (begun, forked) = (AtomicBool::new(false), AtomicBool::new(false));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let _slow = ForkPause::for_lookup();
+                begun.store(true, SeqCst);
+                until("the other thread has forked", || forked.load(SeqCst));
+            });
+            until("the look-up has begun", || begun.load(SeqCst));
+            let start = Instant::now();
+            assert!(in_forked_child(|| {
+                drop(ForkPause::for_lookup());
+                !ForkPause::is_spoilt()
+            }));
+            assert!(start.elapsed() < LONGEST);
+            forked.store(true, SeqCst);
+        });
     }
 }

@@ -10,6 +10,8 @@ pub(crate) mod fork_pause;
 #[cfg(feature = "hbase")]
 pub(crate) mod gssapi;
 mod identity;
+#[cfg(any(feature = "hbase", feature = "aerospike"))]
+pub(crate) mod name_lookup;
 pub(crate) mod process_mark;
 pub(crate) mod signals;
 #[cfg(any(feature = "aerospike", feature = "capi"))]

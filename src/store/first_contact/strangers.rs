@@ -2,11 +2,11 @@
 //! them changes anything at a server that understands it.
 
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::names::text::quoted;
-use crate::runtime::process::descriptors::above_streams;
+use crate::runtime::process::name_lookup::addresses_of;
 use crate::runtime::time::{Deadline, Moment};
 use crate::store::deadline_socket::DeadlineSocket;
 
@@ -160,13 +160,12 @@ fn is_unknown_host(error: &std::io::Error) -> bool {
 
 impl Peer {
     fn probe(&self, service: Service, is_secure: bool, by: Deadline) -> AtPeer {
-        let addresses: Vec<SocketAddr> =
-            match above_streams(|| (self.host.as_str(), self.port).to_socket_addrs()) {
-                Ok(addresses) => addresses.collect(),
-                Err(error) if is_unknown_host(&error) => return AtPeer::NoHost(said(&error)),
-                // The resolver does not answer, or this process has no descriptor left.
-                Err(error) => return AtPeer::NoRoute(said(&error)),
-            };
+        let addresses = match addresses_of((self.host.as_str(), self.port)) {
+            Ok(addresses) => addresses,
+            Err(error) if is_unknown_host(&error) => return AtPeer::NoHost(said(&error)),
+            // The resolver does not answer, or this process has no descriptor left.
+            Err(error) => return AtPeer::NoRoute(said(&error)),
+        };
         let found = addresses.iter().enumerate().map(|(at, address)| {
             let share = by.remaining() / (addresses.len() - at) as u32;
             probe(address, service, is_secure, by.sooner(Deadline::after(share)))

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::ToSocketAddrs;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use super::channel::{Channel, Security};
 use super::connection::{CallFailure, ClientIdentity, Connection};
 use super::frame;
 use crate::names::diagnostic::Diagnostic;
-use crate::runtime::process::descriptors::above_streams;
+use crate::runtime::process::name_lookup::addresses_of;
 use crate::runtime::sync::real::{Mutex, TimedGuard, TimedMutex};
 use crate::runtime::time::{Deadline, Moment};
 
@@ -249,9 +248,7 @@ impl Servers {
         mut open: impl FnMut(Channel, Deadline) -> io::Result<Connection>,
     ) -> io::Result<Connection> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
-        // The name look-up uses the time-outs of the system's resolver. This code cannot set them.
-        let addresses: Vec<_> =
-            above_streams(|| (server.host.as_str(), server.port).to_socket_addrs())?.collect();
+        let addresses = addresses_of((server.host.as_str(), server.port))?;
         for (tried, address) in addresses.iter().enumerate() {
             let by = share(by, addresses.len() - tried);
             match Channel::connect(address, &server.host, &self.access.security, by)

@@ -11,12 +11,11 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use super::wire::Link;
 use crate::error::{Error, Result};
-use crate::runtime::process::descriptors::above_streams;
+use crate::runtime::process::name_lookup::addresses_of;
 use crate::runtime::sync::real::{Condvar, Mutex};
 use crate::runtime::time::{self, Deadline, Moment, jittered};
 use crate::store::hbase::cell_store::Content;
@@ -160,9 +159,7 @@ impl Pool {
 
     fn connect_once(&self, by: Deadline) -> io::Result<Link> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
-        // The name look-up uses the time-outs of the system's resolver. This code cannot set them.
-        let addresses = above_streams(|| self.address.to_socket_addrs())?;
-        for address in addresses.collect::<Vec<SocketAddr>>() {
+        for address in addresses_of(&self.address)? {
             match Link::connect(&address, by.sooner(Deadline::after(self.connect_timeout))) {
                 Ok(link) => return Ok(link),
                 Err(error) => last = error,
