@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use dlm::store::{
-    Acquired, Attempt, EmbeddedStore, GrantEndpoint, Identity, LatchListener, LatchStore, LockStore,
-    MemoryStore, NoticeEndpoint,
+    Acquired, Attempt, GrantEndpoint, Identity, LatchListener, LatchStore, LockStore, MemoryStore,
+    NoticeEndpoint,
 };
 use dlm::{AcquireOptions, Code, Deadline, LatchKind, Lease, Level, Lock, LockManager};
 use dlm_testkit::{Call, LONG, Spy, skipped, until};
@@ -499,6 +499,7 @@ fn a_waiter_is_told_at_the_end_of_a_minimum_hold() {
 }
 
 /// A program that tries once a minute must find a lock free now and then that processes with notices pass on to each other.
+#[cfg(feature = "embedded")]
 #[test]
 fn who_ends_without_the_lock_may_come_back() {
     type Ends = fn(&Lock) -> Option<Code>;
@@ -517,7 +518,7 @@ fn who_ends_without_the_lock_may_come_back() {
     ];
     for ends in ends {
         let directory = tempfile::tempdir().unwrap();
-        let store: Arc<dyn LockStore> = Arc::new(EmbeddedStore::open(directory.path()).unwrap());
+        let store: Arc<dyn LockStore> = Arc::new(dlm::store::EmbeddedStore::open(directory.path()).unwrap());
         if !store.shared_directory().unwrap().join("words").exists() {
             return skipped("ext4", "the folder for temporary files is on another file system");
         }

@@ -158,7 +158,6 @@ fn add_hooks() {
 mod tests {
     use std::sync::atomic::AtomicBool;
     use std::thread;
-    use std::time::Instant;
 
     use super::*;
     use crate::testing::fork::{alone, in_forked_child};
@@ -213,7 +212,7 @@ mod tests {
                 until("the other thread has forked", || forked.load(SeqCst));
             });
             until("the look-up has begun", || begun.load(SeqCst));
-            let start = Instant::now();
+            let start = std::time::Instant::now();
             assert!(in_forked_child(|| {
                 drop(ForkPause::for_lookup());
                 !ForkPause::is_spoilt()
